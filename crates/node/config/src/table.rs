@@ -202,8 +202,8 @@ settings::tables! {
     pub struct Zswap = "zswap", Always {
         manage: bool = Unit::Bool, "false",
             "Whether zswap is enabled while the agent runs. Restored on exit.";
-        compressor: String = Unit::Word, "",
-            "The compressor to set while `zswap.manage` is true, such as `lz4` or `zstd`; empty keeps the current one.";
+        compressor: String = Unit::Word, "auto",
+            "zswap's compressor while the agent runs. `auto` chooses the one that stores the jobs' cold pages in the least memory, while hardly any other cgroup uses zswap, or `zswap.manage` is true; the original is restored on exit. A name, such as `lz4` or `zstd`, is set if `zswap.manage` is true. Empty keeps the current one.";
         max_pool: RatioPpm = Unit::WholePercent, "0%" in "0%" ..= "50%",
             "The largest pool to set while `zswap.manage` is true, as a share of the machine's memory; 0% keeps the current value.";
         shrinker: bool = Unit::Bool, "false",

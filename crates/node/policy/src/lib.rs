@@ -10,6 +10,7 @@
 pub mod background;
 pub mod balance;
 pub mod cold_age;
+pub mod compressor;
 pub mod endurance;
 pub mod histogram;
 pub mod incompressible;

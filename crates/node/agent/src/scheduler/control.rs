@@ -28,6 +28,8 @@ impl Agent {
                 self.decide(policy, now);
             }
         }
+        // Samples are taken by the decisions, and precede the first offload.
+        self.choose_compressor(now);
         // The ancestors' settings follow from the children's.
         self.context.flush_settings();
         self.check_guard_if_due();

@@ -25,6 +25,7 @@ use crate::now::Now;
 use crate::savings::Ledger;
 use crate::view::{Published, View};
 
+mod compressor;
 mod control;
 mod discovery;
 mod follow;
@@ -36,6 +37,7 @@ mod scanner;
 mod start;
 mod state;
 
+use compressor::ZswapCompressor;
 use scanner::Scanner;
 pub use start::{Error, lock, restore};
 use state::{Discovery, Durable, Guard, Identity, Running, Scheduled};
@@ -73,6 +75,7 @@ pub struct Agent {
     scanning: Option<Running>,
     /// When the last finished scan began, as time since boot.
     scanned_at: Duration,
+    compressor: ZswapCompressor,
     following: Following,
     durable: Durable,
     identity: Identity,

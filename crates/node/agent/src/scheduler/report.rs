@@ -2,13 +2,13 @@
 
 use config::Kind;
 use policy::histogram::AgeCounts;
+use trackers::compressibility::Family;
 use units::{Age, Bytes, Millis, RatioPpm, UnixMillis};
 
 use super::Agent;
 use super::state::Identity;
 use crate::context::Context;
 use crate::controllers::slots::{Entry, Jobs};
-use crate::controllers::tiering;
 use crate::following::Following;
 use crate::job::Job;
 use crate::journal::{AgentRecord, JobRecord, Record, VERSION};
@@ -61,7 +61,7 @@ impl Agent {
     pub(super) fn report(&self) -> View {
         let Self { context, .. } = self;
         let period = context.config.agent.scan_period.as_secs_f64();
-        let jobs: Vec<_> = self.jobs.values().map(|entry| job_view(entry, context, period)).collect();
+        let jobs: Vec<_> = self.jobs.values().map(|entry| job_view(entry, context, self.family(), period)).collect();
         let ledger = self.ledger_now();
         let mut view = View {
             version: env!("CARGO_PKG_VERSION"),
@@ -94,9 +94,8 @@ fn could_save(jobs: &[JobView], ledger: &Ledger) -> Option<i64> {
 }
 
 /// What a job could save, or when that is known: after two scans, at the next decision.
-fn estimate(view: &mut JobView, job: &Job, context: &Context) {
+fn estimate(view: &mut JobView, job: &Job, context: &Context, family: Family) {
     let machine = &context.machine;
-    let family = tiering::family(context);
     let pool = RatioPpm::of(machine.pool_bytes.0, machine.stored_bytes.0);
     let device = context.tiers.offer.device && context.config.swap.write_budget > Bytes::ZERO;
     // A device keeps no copy in DRAM.
@@ -115,9 +114,9 @@ fn estimate(view: &mut JobView, job: &Job, context: &Context) {
     }
 }
 
-fn job_view(Entry { job, slots }: &Entry, context: &Context, period: f64) -> JobView {
+fn job_view(Entry { job, slots }: &Entry, context: &Context, family: Family, period: f64) -> JobView {
     let mut view = memory_view(job, &context.machine, period);
-    estimate(&mut view, job, context);
+    estimate(&mut view, job, context, family);
     let explained: Vec<String> = slots.iter().filter_map(|slot| slot.explain(job)).collect();
     view.explanation = if explained.is_empty() { "no control period has passed yet".to_owned() } else { explained.join("; and ") };
     for slot in slots.iter() {

@@ -14,6 +14,7 @@ use trackers::ages::Kind;
 use trackers::ages::choose::Offer;
 use units::RatioPpm;
 
+use super::compressor::ZswapCompressor;
 use super::scanner::{Ended, Scanner};
 use super::{Agent, Discovery, Durable, Guard, Identity, Scheduled, report};
 use crate::context::claims::Claims;
@@ -138,6 +139,7 @@ impl Agent {
             scanner: Scanner::start().map_err(Error::Thread)?,
             scanning: None,
             scanned_at: Duration::ZERO,
+            compressor: ZswapCompressor::default(),
             following,
             durable: Durable { history, recorder },
             identity: Identity { boot_id, kernel_release },
@@ -174,7 +176,7 @@ impl Agent {
             return;
         }
         let mut settings = Vec::new();
-        if !context.config.zswap.compressor.is_empty() {
+        if !matches!(context.config.zswap.compressor.as_str(), "" | "auto") {
             settings.push(("compressor", context.config.zswap.compressor.clone()));
         }
         if context.config.zswap.max_pool > RatioPpm(0) {

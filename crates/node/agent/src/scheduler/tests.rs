@@ -6,7 +6,7 @@ use config::Config;
 
 use policy::cold_age::{Decision, Hold, Reason};
 use policy::veto::Veto;
-use units::{Age, Bytes, Pages, UnixMillis};
+use units::{Age, Bytes, Millis, Pages, UnixMillis};
 
 use super::*;
 use crate::controllers::background::Background;
@@ -20,6 +20,7 @@ use crate::replay::{self, Replay};
 use crate::testing::{FRAMES, Machine};
 
 mod background;
+mod compressor;
 mod followed;
 mod limits;
 mod page_cache;

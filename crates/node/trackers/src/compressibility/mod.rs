@@ -61,6 +61,12 @@ pub struct Measurement {
 }
 
 impl Measurement {
+    /// Of a sample, and the results in the order of [`Family::ALL`].
+    #[must_use]
+    pub const fn new(sample: Sample, families: [Compression; 3]) -> Self {
+        Self { sample, families }
+    }
+
     /// Returns the result of a family.
     #[must_use]
     pub const fn of(&self, family: Family) -> Compression {
@@ -178,7 +184,7 @@ impl Tally {
                 decompress_us: median_us(&mut self.times[family as usize]),
             }
         });
-        Measurement { sample: self.sample, families }
+        Measurement::new(self.sample, families)
     }
 }
 

@@ -1,0 +1,139 @@
+//! Chooses zswap's compressor by what it makes of the jobs' cold pages (`policy::compressor`), while nothing else uses zswap.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use policy::compressor::{self, Offer};
+use policy::tiering::row::Accounting;
+use trackers::compressibility::{Family, Measurement};
+use units::{Age, Bytes, Millis, RatioPpm};
+
+use super::Agent;
+use crate::controllers::tiering;
+use crate::job::Job;
+use crate::now::Now;
+
+/// The value of `zswap.compressor` that leaves the choice to the agent.
+const AUTO: &str = "auto";
+
+/// What others may keep in zswap for its compressor to be the agent's choice, as a share of all that is there.
+const OTHERS_MAX: RatioPpm = RatioPpm(100_000);
+
+/// Less than this does not count as use of zswap.
+const OTHERS_MIN: Bytes = Bytes::mib(4);
+
+/// The state of the choice.
+#[derive(Debug, Default)]
+pub(super) struct ZswapCompressor {
+    /// The compressor that suits the jobs best, if it is not the one in use.
+    chosen: Option<Family>,
+    /// When it was last changed.
+    changed_at: Option<Duration>,
+    /// The newest sample that the choice is based on, in milliseconds since boot.
+    sampled_at: Millis,
+}
+
+/// The jobs' pages that zswap holds or may get, with what each compressor would make of them.
+#[derive(Debug, Default)]
+struct Tried {
+    pages: Bytes,
+    /// DRAM of what zswap holds of all jobs.
+    pool: Bytes,
+    offers: [Option<Offer>; 3],
+    latency_max_us: Option<u32>,
+    newest: Millis,
+}
+
+impl Tried {
+    fn of<'a>(jobs: impl Iterator<Item = &'a Job>) -> Self {
+        let mut tried = Self::default();
+        for job in jobs {
+            tried.pool += job.memory.pool_dram();
+            let in_zswap = job.tiering.tier().is_none_or(|tier| tier.accounting == Accounting::Compressed);
+            if let Some(measured) = job.tiering.measured.as_ref().filter(|_| in_zswap) {
+                tried.add(job, measured);
+            }
+        }
+        tried
+    }
+
+    fn add(&mut self, job: &Job, measured: &Measurement) {
+        let cold = job.scan.as_ref().map(|scan| scan.resident.at_least(Age(1)).to_bytes(kernel::page_size()));
+        let pages = cold.unwrap_or_default() + job.memory.far;
+        self.pages += pages;
+        self.newest = self.newest.max(job.tiering.sampled_at_ms.unwrap_or_default());
+        let accepted = job.tiering.start().params.latency_max_us;
+        self.latency_max_us = Some(self.latency_max_us.map_or(accepted, |least| least.min(accepted)));
+        for (offer, family) in self.offers.iter_mut().zip(Family::ALL) {
+            let tried = measured.of(family);
+            let before = offer.unwrap_or(Offer { stored: Bytes::ZERO, decompress_us: 0 });
+            let stored = before.stored + Bytes(tried.ratio.share_of(pages.0));
+            *offer = Some(Offer { stored, decompress_us: before.decompress_us.max(tried.decompress_us) });
+        }
+    }
+}
+
+impl Agent {
+    /// The compressor that is in use, or would be if this agent moved memory.
+    pub(super) fn family(&self) -> Family {
+        self.compressor.chosen.unwrap_or_else(|| tiering::family(&self.context))
+    }
+
+    /// Chooses zswap's compressor again, if there are new samples, or leaves it to others that use zswap.
+    pub(super) fn choose_compressor(&mut self, now: Now) {
+        let (config, machine) = (&self.context.config, &self.context.machine);
+        if config.zswap.compressor != AUTO || !machine.zswap_enabled || machine.compressor.is_empty() {
+            return;
+        }
+        let tried = Tried::of(self.jobs.values().map(|entry| &entry.job));
+        if !config.zswap.manage && is_used_by_others(machine.pool_bytes, tried.pool) {
+            return self.leave_compressor();
+        }
+        let recent = self.compressor.changed_at.is_some_and(|then| now.since_boot < then + config.incompressible.retry);
+        if recent || tried.newest <= self.compressor.sampled_at {
+            return;
+        }
+        self.compressor.sampled_at = tried.newest;
+        let [Some(lzo), Some(lz4), Some(zstd)] = tried.offers else { return };
+        let (offers, used) = ([lzo, lz4, zstd], Family::of_compressor(&machine.compressor));
+        let latency_max_us = tried.latency_max_us.unwrap_or_default();
+        let chosen = Family::ALL[compressor::choose(&offers, used as usize, tried.pages, latency_max_us)];
+        self.compressor.chosen = Some(chosen).filter(|&chosen| chosen != used);
+        if chosen != used && !self.context.options.dry_run {
+            self.compressor.changed_at = Some(now.since_boot);
+            let to = |family: Family| RatioPpm::of(offers[family as usize].stored.0, tried.pages.0).unwrap_or_default();
+            self.set_compressor(chosen, (to(used), to(chosen)));
+        }
+    }
+
+    fn set_compressor(&mut self, chosen: Family, (before, after): (RatioPpm, RatioPpm)) {
+        let name = chosen.as_str();
+        match self.context.undo.set(&self.compressor_file(), name) {
+            Ok(()) => {
+                let former = std::mem::replace(&mut self.context.machine.compressor, name.to_owned());
+                self.compressor.chosen = None;
+                let why = format!("cold pages of its jobs shrink to {after}, and to {before} by {former}");
+                self.context.event(None, format!("zswap compresses by {name} while the agent runs: {why}"));
+            }
+            Err(error) => self.context.event(None, format!("zswap's compressor cannot be set to {name}: {error}")),
+        }
+    }
+
+    /// Restores the compressor, if the agent has changed it: others keep pages in zswap, too.
+    fn leave_compressor(&mut self) {
+        self.compressor.chosen = None;
+        if self.compressor.changed_at.take().is_some() && self.context.undo.restore(&self.compressor_file()).is_some() {
+            self.context.event(None, "zswap's compressor is restored: other cgroups keep memory in zswap".to_owned());
+        }
+    }
+
+    fn compressor_file(&self) -> PathBuf {
+        self.context.kernel.roots.sys.join("module/zswap/parameters/compressor")
+    }
+}
+
+/// Whether cgroups that are no jobs keep memory in zswap, by the size of the pool and the jobs' part of it.
+fn is_used_by_others(pool: Bytes, of_jobs: Bytes) -> bool {
+    let others = pool - of_jobs;
+    others > OTHERS_MIN && others.0 > OTHERS_MAX.share_of(pool.0)
+}

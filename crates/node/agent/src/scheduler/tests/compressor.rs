@@ -1,0 +1,87 @@
+//! The choice of zswap's compressor over a fake machine.
+
+use policy::incompressible::Sample;
+use trackers::compressibility::{Compression, Measurement};
+use units::RatioPpm;
+
+use super::*;
+
+const COMPRESSOR: &str = "sys/module/zswap/parameters/compressor";
+const POOL: &str = "sys/kernel/debug/zswap/pool_total_size";
+
+/// A machine whose zswap compresses by lzo, and a job with 200 cold pages.
+fn machine() -> Machine {
+    let machine = machine_with_job();
+    machine.put(COMPRESSOR, "lzo\n");
+    machine.put(POOL, "0\n");
+    machine.put("sys/kernel/debug/zswap/stored_pages", "0\n");
+    machine
+}
+
+/// An agent with a sample of its job's pages: what they shrink to by lzo, lz4 and zstd.
+fn sampled(machine: &Machine, settings: &str, options: Options, percent: [u32; 3]) -> Agent {
+    let config = machine.config(&format!("{settings}\n[[job]]\ncgroup = \"{JOB}\"\nclass = \"standard\"\n"));
+    let mut agent = Agent::new(machine.roots.clone(), config, options).unwrap();
+    agent.scan(at(880));
+    machine.access_frames(0);
+    agent.scan(at(1_000));
+    let families = percent.map(|percent| Compression { ratio: RatioPpm(percent * 10_000), decompress_us: 9 });
+    let tiering = &mut agent.jobs.get_mut(JOB).unwrap().job.tiering;
+    tiering.measured = Some(Measurement::new(Sample { pages: 64, incompressible: 0 }, families));
+    tiering.sampled_at_ms = Some(Millis(1_000_000));
+    agent
+}
+
+#[test]
+fn the_compressor_that_stores_least_is_in_use_while_the_agent_runs() {
+    for (percent, expected) in [([34, 40, 20], "zstd"), ([34, 40, 33], "lzo"), ([34, 20, 33], "lz4")] {
+        let machine = machine();
+        let mut agent = sampled(&machine, "", Options::default(), percent);
+        agent.control(at(1_000));
+        assert_eq!(machine.get(COMPRESSOR), expected, "{percent:?}");
+        agent.stop();
+        assert_eq!(machine.get(COMPRESSOR), "lzo", "{percent:?}");
+    }
+}
+
+#[test]
+fn others_keep_the_compressor_that_they_had() {
+    let machine = machine();
+    machine.put(POOL, &format!("{}\n", 64 << 20));
+    let mut agent = sampled(&machine, "", Options::default(), [34, 40, 20]);
+    agent.control(at(1_000));
+    assert_eq!(machine.get(COMPRESSOR), "lzo");
+
+    // They come later.
+    machine.put(POOL, "0\n");
+    agent.control(at(1_060));
+    assert_eq!(machine.get(COMPRESSOR), "zstd");
+    machine.put(POOL, &format!("{}\n", 64 << 20));
+    agent.control(at(1_120));
+    assert_eq!(machine.get(COMPRESSOR), "lzo");
+
+    // The operator has decided about all of zswap.
+    let mut agent = {
+        agent.stop();
+        drop(agent);
+        sampled(&machine, "[zswap]\nmanage = true", Options::default(), [34, 40, 20])
+    };
+    agent.control(at(1_000));
+    assert_eq!(machine.get(COMPRESSOR), "zstd");
+}
+
+#[test]
+fn nothing_is_chosen_without_a_sample_in_a_dry_run_or_against_the_operator() {
+    for (settings, dry_run) in [("", true), ("[zswap]\ncompressor = \"\"", false), ("[zswap]\ncompressor = \"lz4\"", false)] {
+        let machine = machine();
+        let mut agent = sampled(&machine, settings, Options { dry_run, ..Options::default() }, [34, 40, 20]);
+        agent.control(at(1_000));
+        assert_eq!(machine.get(COMPRESSOR), "lzo", "{settings}");
+        assert_eq!(agent.family().as_str(), if dry_run { "zstd" } else { "lzo" }, "what it would save is estimated with its choice");
+    }
+    let machine = machine();
+    let mut agent = sampled(&machine, "", Options::default(), [34, 40, 20]);
+    agent.jobs.get_mut(JOB).unwrap().job.tiering.measured = None;
+    agent.control(at(1_000));
+    assert_eq!(machine.get(COMPRESSOR), "lzo");
+}
