@@ -34,7 +34,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     signal.signal(signal.SIGTERM, _interrupt)
     try:
         arena = Arena(binaries.build(), options.mix, options.repeats, options.guests, options.fresh)
-        arena.run([one for one in CONTENDERS if options.contender in (None, one.name)])
+        arena.run([one for one in CONTENDERS if _is_chosen(one, options)])
         found = arena.result()
         file = _OUT / "arena.json"
         file.write_text(json.dumps(found, indent=2) + "\n")
@@ -57,10 +57,15 @@ def _parser() -> argparse.ArgumentParser:
         "--mix", action="append", choices=sorted(MIXES), help="programs that share a guest; default: all"
     )
     parser.add_argument("--contender", choices=names, help="only this one, beside what was run before")
+    parser.add_argument("--intensity", action="append", help="only these of the contender, such as standard or 15 s")
     parser.add_argument("--repeats", type=int, default=1, metavar="N", help="guests for each point (default 1)")
     parser.add_argument("--guests", type=int, default=1, choices=(1, 2), help="guests at a time (default 1)")
     parser.add_argument("--fresh", action="store_true", help="run again what is kept")
     return parser
+
+
+def _is_chosen(one: Contender, options: argparse.Namespace) -> bool:
+    return options.contender in (None, one.name) and one.intensity in (options.intensity or [one.intensity])
 
 
 @dataclass(slots=True)

@@ -75,9 +75,7 @@ def _judge(guest: Guest, load: loads.Requests, policy: str) -> dict[str, Any]:
 def _predicted(guest: Guest, policy: str) -> float:
     argv = ["thermocline", "model", "--trace", "/run/trace-observe", "--format", "json"]
     if policy == "cold_age":
-        answer = json.loads(guest.run(argv, timeout_s=120).stdout)
-        stored: float = answer["answers"][0]["configured"]["stored_bytes"]
-        return stored
+        return dict(json.loads(guest.run([*argv, "--agents"], timeout_s=120).stdout)["agents"])
     answer = json.loads(guest.run([*argv, "--policy", policy, "--tier-latency", _LATENCY], timeout_s=120).stdout)
     far: float = answer["classes"][0]["far_bytes"]
     return far

@@ -19,16 +19,16 @@ use std::time::Instant;
 use agent::journal::{self, Record};
 use anyhow::{Context, Result};
 use config::{Class, Config};
+use model::agents::{self, Controller};
 use model::fleet::{self, Account, Label, Source};
 use model::generate::Fleet;
-use model::series::{Row, Series, buckets};
+use model::series::{Row, Series};
 use model::tally::ratio;
 use model::traces::Traces;
-use policy::cold_age::{self, Decision, Input, Params, State};
-use policy::histogram::Histogram;
+use policy::cold_age::{Input, Params};
 use policy::thresholds::Thresholds;
 use serde::Serialize;
-use units::{Age, Millis, Pages, RatioPpm};
+use units::{Millis, RatioPpm};
 
 /// Days of the generated fleet.
 const DAYS: u32 = 14;
@@ -77,86 +77,30 @@ impl Sums {
     }
 }
 
-/// Far memory in a period: the index of a threshold, and the share of the pages at or above it that are far.
-#[derive(Clone, Copy, Debug, PartialEq)]
-struct Effect {
-    index: usize,
-    share: f64,
-}
-
-/// One rule for a job: parameters, state, and what is in effect.
+/// One rule for a job.
 #[derive(Clone, Debug)]
 struct Rule {
-    params: Params,
-    state: State,
-    in_effect: Option<Effect>,
+    controller: Controller,
     /// By length of the history ([`RANGES`]).
     sums: [Sums; RANGES.len()],
 }
 
 impl Rule {
     fn new(params: Params) -> Self {
-        Self { params, state: State::default(), in_effect: None, sums: [Sums::default(); RANGES.len()] }
+        Self { controller: Controller::new(params), sums: [Sums::default(); RANGES.len()] }
     }
 
     fn period(&mut self, thresholds: &Thresholds, input: &Input, range: usize) {
         let sums = &mut self.sums[range];
         let window_ms = u128::from(input.window_ms.0);
         sums.cold_page_ms += u128::from(input.cold.at_or_above(0).0) * window_ms;
-        let before = self.in_effect;
-        let (promoted, far) = before.map_or((Pages::ZERO, Pages::ZERO), |effect| effect.of(&input.promotions, &input.cold));
-        let seen = if self.params.partial { with_far(input, before) } else { *input };
-        let (state, step) = cold_age::step(&self.params, thresholds, &self.state, &seen);
-        if before.is_some() {
+        let period = self.controller.period(thresholds, input);
+        if period.on {
             sums.on += 1;
-            sums.over += u64::from(promoted > step.promotions_max);
-            sums.stored_page_ms += u128::from(far.0) * window_ms;
+            sums.over += u64::from(period.promoted > period.allowed);
+            sums.stored_page_ms += u128::from(period.far.0) * window_ms;
         }
-        self.state = state;
-        let left = far - promoted;
-        let at = |age: Age| thresholds.as_slice().iter().position(|&other| other == age);
-        let share = |index: usize, pages: Pages| (ratio(pages.0.into(), input.cold.at_or_above(index).0.into())).min(1.0);
-        let whole = |age: Age| at(age).map(|index| Effect { index, share: 1.0 });
-        self.in_effect = match step.decision {
-            Decision::Offload { threshold, pages, reason: cold_age::Reason::Partial } => {
-                at(threshold).map(|index| Effect { index, share: share(index, left + pages) })
-            }
-            Decision::Offload { threshold, .. } => whole(threshold),
-            // Only nothing to offload yet.
-            Decision::Hold { reason: cold_age::Hold::NothingCold } => step.threshold.and_then(whole),
-            // A part stays where it is until it returns.
-            Decision::Hold { .. } => {
-                let part = before.filter(|effect| self.params.partial && effect.share < 1.0 && left > Pages::ZERO);
-                part.map(|Effect { index, .. }| Effect { index, share: share(index, left) })
-            }
-        };
     }
-}
-
-impl Effect {
-    /// The promotions of a period, and the pages that are far in it.
-    fn of(self, promotions: &Histogram, cold: &Histogram) -> (Pages, Pages) {
-        (self.part(promotions.at_or_above(self.index)), self.part(cold.at_or_above(self.index)))
-    }
-
-    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, clippy::cast_precision_loss, reason = "a simulation")]
-    fn part(self, pages: Pages) -> Pages {
-        Pages((pages.0 as f64 * self.share).round() as u64)
-    }
-}
-
-/// The input with the pages that are far, and what returned of them.
-fn with_far(input: &Input, effect: Option<Effect>) -> Input {
-    let of = |histogram: &Histogram, part: &dyn Fn(Pages) -> Pages| {
-        let from = effect.map_or(usize::MAX, |effect| effect.index + 1);
-        let buckets = histogram.buckets().iter().enumerate().map(|(at, &pages)| if at >= from { part(Pages(pages)).0 } else { 0 });
-        Histogram::try_from(buckets.collect::<Vec<_>>()).unwrap_or(*histogram)
-    };
-    let far = |pages: Pages| effect.map_or(Pages::ZERO, |effect| effect.part(pages));
-    let gone = of(&input.cold, &far);
-    let resident = input.cold.buckets().iter().zip(gone.buckets()).map(|(all, gone)| all.saturating_sub(*gone));
-    let resident = Histogram::try_from(resident.collect::<Vec<_>>()).unwrap_or(input.cold);
-    Input { resident, returned: Some(of(&input.promotions, &far)), ..*input }
 }
 
 /// All rules for the jobs of one source.
@@ -194,23 +138,9 @@ impl Simulation {
         let observed_scans = self.scan_ms.map_or(u64::MAX, |scan_ms| self.history_ms / scan_ms.max(1));
         // The first number counts all pages.
         let reached = self.thresholds.as_slice().iter().filter(|age| u64::from(age.0) <= observed_scans).count() + 1;
-        let histogram = |sums: &[u32]| {
-            let known: Vec<u32> = sums.iter().enumerate().map(|(at, &sum)| if at < reached { sum } else { 0 }).collect();
-            Histogram::try_from(buckets(&known).map(u64::from).collect::<Vec<_>>())
-        };
-        // A series has the buckets of its thresholds.
-        let (Ok(cold), Ok(promotions)) = (histogram(row.cold), histogram(row.promotions)) else { return };
-        self.period(&Input {
-            job_age_ms: Millis(self.history_ms),
-            window_ms: Millis(row.window_ms.0),
-            cold,
-            resident: cold,
-            promotions,
-            allowance: None,
-            returned: None,
-            sample: None,
-            veto: None,
-        });
+        if let Some(input) = agents::input(row, Millis(self.history_ms), reached) {
+            self.period(&input);
+        }
     }
 
     fn period(&mut self, input: &Input) {
@@ -221,7 +151,7 @@ impl Simulation {
         self.rules.iter_mut().for_each(|rule| rule.period(&self.thresholds, input, range));
         let none = self.thresholds.len();
         // Parts are compared by no threshold: they stay until they return, while thresholds rise at once.
-        let whole = |rule: &Rule| rule.in_effect.map_or(Some(none), |effect| (effect.share >= 1.0).then_some(effect.index));
+        let whole = |rule: &Rule| rule.controller.in_effect().map_or(Some(none), |effect| (effect.share >= 1.0).then_some(effect.index));
         let classes = self.rules[..CLASSES.len()].windows(2);
         let pairs = classes.into_iter().filter_map(|pair| Some((whole(&pair[0])?, whole(&pair[1])?)));
         self.out_of_order += u64::from(pairs.into_iter().any(|(careful, bold)| careful < bold));
@@ -233,9 +163,7 @@ impl Simulation {
     /// Starts a new history.
     fn begin(&mut self) {
         (self.history_periods, self.history_ms) = (0, 0);
-        for rule in &mut self.rules {
-            (rule.state, rule.in_effect) = (State::default(), None);
-        }
+        self.rules.iter_mut().for_each(|rule| rule.controller.reset());
     }
 
     fn outcome(&self, source: String, seconds: f64) -> Outcome {

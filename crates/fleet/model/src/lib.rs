@@ -12,6 +12,7 @@
 //!
 //! # Modules
 //! - [`replay`] replays a series through the cold-age controller, for all percentiles K and warm-ups S in one pass.
+//! - [`agents`] replays one setting through the agents' controller, with parts of the cold pages.
 //! - [`tally`] sums the outcomes in integers: totals do not depend on how the work is split.
 //! - [`front`] selects from the totals: the best pair within an objective, and the Pareto front.
 //! - [`partial`] stores such sums in files: the unit of distributed and of resumed work ([`resume`]).
@@ -25,6 +26,7 @@
 //! - [`generate`] generates a synthetic fleet, labelled as such in every report.
 #![deny(missing_docs)]
 
+pub mod agents;
 pub mod coverage;
 pub mod detail;
 pub mod fleet;

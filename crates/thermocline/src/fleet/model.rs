@@ -28,6 +28,7 @@ use crate::fleet::traces::inputs::{Inputs, Local};
 use crate::options::Format;
 use crate::output::print;
 
+mod agents;
 pub(crate) mod arguments;
 mod detail;
 mod report;
@@ -42,7 +43,7 @@ pub(crate) fn model(config: &Config, format: Format, arguments: &arguments::Mode
         None => std::thread::available_parallelism().unwrap_or(NonZero::<usize>::MIN),
     };
     let found = if !arguments.merge.is_empty() {
-        Some((Partial::merged(&arguments.merge)?, None))
+        Some((Partial::merged(&arguments.merge)?, Extra::default()))
     } else if let Some(jobs) = arguments.generate {
         let thresholds = Thresholds::log_spaced(usize::try_from(config.cold_age.thresholds)?)?;
         let fleet = Fleet::new(arguments.seed, jobs, arguments.days, thresholds).of_character(arguments.character, arguments.bursts);
@@ -74,7 +75,7 @@ pub(crate) fn model(config: &Config, format: Format, arguments: &arguments::Mode
         }
     };
     // Other policies have printed their own answer.
-    let Some((partial, in_detail)) = found else { return Ok(()) };
+    let Some((partial, extra)) = found else { return Ok(()) };
     match &arguments.tally {
         Some(file) => {
             partial.write(file)?;
@@ -83,7 +84,7 @@ pub(crate) fn model(config: &Config, format: Format, arguments: &arguments::Mode
         }
         None => {
             let mut report = settle(config, arguments, &partial)?;
-            report.detail = in_detail;
+            (report.detail, report.agents) = (extra.detail, extra.agents);
             print(format, &report, || text::report(&report))
         }
     }
@@ -115,14 +116,26 @@ fn modelled<S: Named<Error: std::error::Error + Sync + 'static>>(
     basis: Basis,
     threads: NonZero<usize>,
     format: Format,
-) -> Result<Option<(Partial, Option<detail::Detailed>)>> {
+) -> Result<Option<(Partial, Extra)>> {
     if arguments.policy != arguments::Modelled::ColdAge {
         waits::model(config, arguments, source, basis.page_bytes, threads, format)?;
         return Ok(None);
     }
     let detailed = || detail::detailed(config, source, &basis.thresholds, threads, format);
-    let in_detail = arguments.detail.then(detailed).transpose()?;
-    Ok(Some((replay(config, arguments, source, basis, threads, format)?, in_detail)))
+    let detail = arguments.detail.then(detailed).transpose()?;
+    let as_agents = || agents::replayed(config, source, &basis, threads, format);
+    let as_agents = arguments.agents.then(as_agents).transpose()?;
+    let partial = replay(config, arguments, source, basis, threads, format)?;
+    let span_ms = partial.whole()?.first().map_or(0, |tally| tally.base.span().0);
+    let agents = as_agents.map(|agents| agents::AsAgents::new(&agents, &basis, span_ms));
+    Ok(Some((partial, Extra { detail, agents })))
+}
+
+/// Answers of the configured parameters alone.
+#[derive(Default)]
+struct Extra {
+    detail: Option<detail::Detailed>,
+    agents: Option<agents::AsAgents>,
 }
 
 /// The sources from --trace and --trace-list.

@@ -79,6 +79,9 @@ pub(crate) struct Model {
     /// With --format json: also print the configured pair by hour, machine and job
     #[arg(long, conflicts_with_all = ["merge", "tally", "plan"])]
     pub(crate) detail: bool,
+    /// Replay the configured parameters also through the agents' own controller, with parts of the cold pages; slower
+    #[arg(long, conflicts_with_all = ["merge", "tally", "plan"])]
+    pub(crate) agents: bool,
     /// With --format json: print every pair of percentile and warm-up, not only the best and the Pareto front
     #[arg(long)]
     pub(crate) pairs: bool,

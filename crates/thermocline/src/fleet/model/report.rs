@@ -13,6 +13,7 @@ use policy::thresholds::Thresholds;
 use serde::Serialize;
 use units::{Bytes, Millis, RatioPpm};
 
+use super::agents::AsAgents;
 use super::detail::Detailed;
 
 /// The answer to one run.
@@ -44,6 +45,8 @@ pub(crate) struct Report {
     pub(crate) fit: Option<Vec<fit::Row>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) detail: Option<Detailed>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) agents: Option<AsAgents>,
 }
 
 impl Report {
@@ -66,6 +69,7 @@ impl Report {
             fleet: None,
             fit: None,
             detail: None,
+            agents: None,
         }
     }
 }

@@ -43,6 +43,9 @@ pub(crate) fn report(report: &Report) -> String {
     for given in &report.answers {
         text += &answer(given);
     }
+    if let Some(agents) = &report.agents {
+        text += &agents.text();
+    }
     if let Some(rows) = &report.fit {
         text += &fit(rows);
     }
@@ -212,7 +215,7 @@ pub(super) fn duration(seconds: f64) -> String {
     Duration::try_from_secs_f64(seconds).map_or_else(|_| "-".to_owned(), print_duration)
 }
 
-fn bytes(bytes: f64) -> String {
+pub(super) fn bytes(bytes: f64) -> String {
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "shown with one decimal; saturates")]
     Bytes(bytes as u64).to_string()
 }
