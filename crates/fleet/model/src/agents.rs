@@ -2,7 +2,7 @@
 //!
 //! [`crate::replay`] computes the thresholds of a whole grid at once, and nothing else. Agents also offload a part of the cold pages
 //! where no threshold qualifies, and pool the scans of a sample. Here each entry is a control period of [`policy::cold_age::step`]
-//! itself, which is told what is far and what returned.
+//! itself, with what is far and what returned as part of its input.
 //!
 //! # Far memory
 //! What was decided at the end of one entry is in effect during the next. Where a part of the pages at a threshold is far, that part
@@ -11,7 +11,7 @@
 //! # Interval
 //! The rate is promotions by working set, over all entries with far memory. Entries that follow each other are alike, so each job's
 //! entries are divided into ten stretches, whose deviations from the common rate give its standard error (a ratio estimator over
-//! clusters). The interval is where 95 % of further traces as long as this one lie: both the trace and what it foretells vary.
+//! clusters). The interval is where 95 % of further traces as long as this one lie: this trace and the further ones vary alike.
 
 use policy::cold_age::{self, Decision, Hold, Input, Params, Reason, Sample, State};
 use policy::histogram::Histogram;
