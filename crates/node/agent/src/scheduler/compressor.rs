@@ -112,7 +112,9 @@ impl Agent {
             Ok(()) => {
                 let former = std::mem::replace(&mut self.context.machine.compressor, name.to_owned());
                 self.compressor.chosen = None;
-                let why = format!("cold pages of its jobs shrink to {after}, and to {before} by {former}");
+                let percent = |ratio: RatioPpm| ratio.as_f64() * 100.0;
+                let (after, before) = (percent(after), percent(before));
+                let why = format!("cold pages of its jobs shrink to {after:.0} %, and to {before:.0} % by {former}");
                 self.context.event(None, format!("zswap compresses by {name} while the agent runs: {why}"));
             }
             Err(error) => self.context.event(None, format!("zswap's compressor cannot be set to {name}: {error}")),
