@@ -17,7 +17,10 @@ import pytest
 PROGRAM = os.environ.get("THERMOCLINE", "thermocline")
 SECONDS_MAX = 60
 STATUSES = {0, 1, 2, 3, 125, 126, 127}
-"""0: done. 1: failed. 2: wrong arguments, or `doctor` misses something. 3: nothing to replay. 125 and more: `run`."""
+"""0: done. 1: failed. 2: wrong arguments. 3: the answer is no (`doctor`, `replay`). 125 and more: `run`."""
+
+GROUPS = ("This machine", "What if", "Fleet", "Pool", "Configuration and documentation")
+"""Headings of the list of commands."""
 
 BAD_FILES = {
     "missing": None,
@@ -69,9 +72,9 @@ def commands() -> tuple[tuple[str, ...], ...]:
 
     def leaves(words: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
         text = run([*words, "--help"]).stdout
-        section = re.search(r"^Commands:\n((?:  .*\n|\n(?=  ))+)", text, re.MULTILINE)
-        names = re.findall(r"^  (\S+)", section.group(1), re.MULTILINE) if section else []
-        names = [name for name in names if name != "help"]
+        sections = re.findall(r"^([A-Z][A-Za-z ]+):\n((?:  .*\n|\n(?=  ))+)", text, re.MULTILINE)
+        groups = [body for heading, body in sections if heading == "Commands" or heading in GROUPS]
+        names = [name for body in groups for name in re.findall(r"^  (\S+)", body, re.MULTILINE) if name != "help"]
         if not names:
             yield words
         for name in names:

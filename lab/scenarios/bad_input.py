@@ -87,7 +87,7 @@ def _no_root(cases: Cases) -> list[str]:
     unprivileged = "setpriv --reuid=65534 --regid=65534 --clear-groups thermocline"
     agent = cases.fails(cases.sh(f"{unprivileged} agent --for 5s"), "root")
     observe = cases.fails(cases.sh(f"{unprivileged} observe '{_JOB}' --for 2s"), "root")
-    return agent + observe + cases.fails(cases.sh(f"{unprivileged} doctor"), status=2)
+    return agent + observe + cases.fails(cases.sh(f"{unprivileged} doctor"), status=3)
 
 
 def _cgroup_v1_only(cases: Cases) -> list[str]:
@@ -96,7 +96,7 @@ def _cgroup_v1_only(cases: Cases) -> list[str]:
     v1 = f"{without} {empty}; thermocline agent --for 5s'"
     wrong = cases.fails(cases.sh(v1), "cgroup v1 only", "systemd.unified_cgroup_hierarchy=1")
     wrong += cases.fails(cases.sh(f"{without} thermocline agent --for 5s'"), "no cgroup v2", "boot with")
-    return wrong + cases.fails(cases.sh(f"{without} thermocline doctor'"), "cgroup", status=2)
+    return wrong + cases.fails(cases.sh(f"{without} thermocline doctor'"), "cgroup", status=3)
 
 
 def _nothing_matched(cases: Cases) -> list[str]:

@@ -54,7 +54,7 @@ def _configure_device(lab: Lab, guest: Guest) -> dict[str, Any]:
     cxl.give_programs(guest)
     status, report = _doctor(guest)
     _keep(lab, guest, "bare")
-    lab.holds("bare.status", status == 2, f"the doctor exited with {status} on a device without drivers")
+    lab.holds("bare.status", status == 3, f"the doctor exited with {status} on a device without drivers")
     lab.holds(
         "bare.idle_pci", len(report["idle_pci"]) == 1, f"found {report['idle_pci']} idle on the PCI bus, not one device"
     )
@@ -135,7 +135,7 @@ def _remove(lab: Lab, guest: Guest) -> dict[str, Any]:
         lab.say(command)
         cxl.shell(guest, command)
     status, report = _doctor(guest)
-    lab.holds("back.status", status == 2, f"the doctor exited with {status} after the region was destroyed")
+    lab.holds("back.status", status == 3, f"the doctor exited with {status} after the region was destroyed")
     lab.holds(
         "back.regions",
         not report["regions"] and not report["far_nodes"],

@@ -16,6 +16,7 @@ use crate::machine::rates::Rates;
 use crate::machine::replay::Replay;
 use crate::machine::report::ReportArguments;
 use crate::machine::run::Run;
+use crate::machine::setup::Setup;
 use crate::machine::status::{Explain, Hint};
 use crate::machine::top::Top;
 use crate::options::{Configuration, Format};
@@ -40,6 +41,8 @@ pub(crate) enum Command {
     Doctor,
     /// Show the page ages of jobs and what could be saved; moves nothing
     Observe(Observe),
+    /// Propose a configuration for what was observed, as a difference from the present one; writes with --write only
+    Setup(Setup),
     /// Run a command as a job in a cgroup of its own, with far memory
     Run(Run),
     /// Run the node agent over the configured jobs

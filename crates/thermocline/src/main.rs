@@ -4,11 +4,13 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::{Context, Result};
-use clap::{CommandFactory, Parser};
+use clap::FromArgMatches;
 use kernel::Roots;
 
 mod arguments;
+mod exits;
 mod fleet;
+mod help;
 mod machine;
 mod options;
 mod output;
@@ -19,17 +21,26 @@ mod values;
 
 use arguments::{Arguments, Command};
 use fleet::{experiment, model, rollout, traces};
-use machine::{agent as node_agent, configuration, doctor, observe, plan, rates, replay, report, run, status, top};
+use machine::{agent as node_agent, configuration, doctor, observe, plan, rates, replay, report, run, setup, status, top};
 
 fn main() -> ExitCode {
     env_logger::Builder::from_env(env_logger::Env::default().filter_or("THERMOCLINE_LOG", "info")).format_target(false).init();
-    match dispatch(Arguments::parse()) {
+    let arguments = parse().unwrap_or_else(|error| error.exit());
+    let runs_a_command = matches!(arguments.command, Command::Run(_));
+    match dispatch(arguments) {
         Ok(code) => code,
         Err(error) => {
             eprintln!("thermocline: {}", output::describe(&error));
-            ExitCode::FAILURE
+            if runs_a_command { exits::not_the_command() } else { ExitCode::FAILURE }
         }
     }
+}
+
+fn parse() -> Result<Arguments, clap::Error> {
+    let matches = help::command().get_matches();
+    let arguments = Arguments::from_arg_matches(&matches)?;
+    help::check_configuration(&arguments, &help::words(&matches))?;
+    Ok(arguments)
 }
 
 fn dispatch(arguments: Arguments) -> Result<ExitCode> {
@@ -39,6 +50,7 @@ fn dispatch(arguments: Arguments) -> Result<ExitCode> {
     match arguments.command {
         Command::Doctor => return doctor::doctor(&roots, configuration.load(), format),
         Command::Observe(observe) => observe::observe(roots, configuration.load()?, format, &observe)?,
+        Command::Setup(arguments) => setup::setup(&roots, configuration, format, &arguments)?,
         Command::Run(run) => return run::run(roots, configuration.load()?, format, &run),
         Command::Agent(agent) => node_agent::run(roots, configuration.clone(), format, &agent)?,
         Command::Status => status::status(&configuration.load()?, format)?,
@@ -58,7 +70,7 @@ fn dispatch(arguments: Arguments) -> Result<ExitCode> {
         Command::Completions { shell } => {
             // Into memory first: the generator panics where it cannot write.
             let mut script = Vec::new();
-            clap_complete::generate(shell, &mut Arguments::command(), "thermocline", &mut script);
+            clap_complete::generate(shell, &mut help::command(), "thermocline", &mut script);
             output::print(options::Format::Text, &(), || String::from_utf8_lossy(&script).into_owned())?;
         }
         Command::Man { directory } => man_pages(&directory)?,
@@ -70,5 +82,5 @@ fn dispatch(arguments: Arguments) -> Result<ExitCode> {
 /// Writes a man page for each command into a directory.
 fn man_pages(directory: &Path) -> Result<()> {
     std::fs::create_dir_all(directory).with_context(|| format!("cannot create {}", directory.display()))?;
-    clap_mangen::generate_to(Arguments::command(), directory).with_context(|| format!("cannot write man pages to {}", directory.display()))
+    clap_mangen::generate_to(help::command(), directory).with_context(|| format!("cannot write man pages to {}", directory.display()))
 }

@@ -156,13 +156,13 @@ fn doctor_says_what_is_missing_and_its_exit_code_agrees() {
     assert!(Command::new("cp").arg(env!("CARGO_BIN_EXE_thermocline")).arg(&program).status().unwrap().success());
     let agrees = |ran: &Ran| {
         let report = ran.json();
-        assert_eq!(ran.code, Some(if report["able"] == true { 0 } else { 2 }), "{ran:?}");
+        assert_eq!(ran.code, Some(if report["able"] == true { 0 } else { 3 }), "{ran:?}");
         report
     };
     let report = agrees(&thermocline(&["doctor", "--format", "json"]));
     assert!(report["slow_memory"]["checks"].as_array().is_some_and(|checks| checks.iter().any(|check| check["name"] == "slow_node")));
     let text = thermocline(&["doctor"]).out;
-    assert!(text.contains("page_idle") && text.contains("slow memory\n"), "{text}");
+    assert!(text.contains("page_idle") && text.contains("slow_node"), "{text}");
 
     // As an ordinary user, whoever runs the tests.
     let as_user = |arguments: &[&str]| {
@@ -218,7 +218,6 @@ fn a_missing_agent_is_reported_with_a_remedy() {
     }
     let empty = file(directory.path(), "empty.toml", "");
     check(&["--config", &empty, "agent"], 1, &[], &["[[job]]"]);
-    check(&["--config", &empty, "observe"], 1, &[], &["thermocline observe"]);
 }
 
 #[test]
@@ -248,7 +247,7 @@ fn a_journal_replays_and_a_changed_one_is_noticed() {
     let stricter = text.replace("\"promotion_rate_max\":120000", "\"promotion_rate_max\":1");
     assert_ne!(stricter, text);
     let changed = file(directory.path(), "changed", &stricter);
-    let ran = check(&["replay", &changed, "--format", "json"], 2, &["differing"], &[]).json();
+    let ran = check(&["replay", &changed, "--format", "json"], 3, &["differing"], &[]).json();
     assert!(ran["differing"].as_array().is_some_and(|differing| !differing.is_empty()), "{ran}");
 
     let rubbish = file(directory.path(), "rubbish", "not a journal\n");

@@ -46,8 +46,11 @@ impl CgroupRoot {
         let path = roots.cgroup.clone();
         let shown = path.display();
         let Some(text) = file::read_optional(&path.join("cgroup.controllers"), file::SMALL)? else {
-            let v1 = path.join("memory").is_dir() || path.join("unified").is_dir();
-            let what = if v1 {
+            let unified = path.join("unified");
+            let what = if unified.join("cgroup.controllers").exists() {
+                let unified = unified.display();
+                format!("a hybrid hierarchy: cgroup v2 is at {unified} without the memory controller, which cgroup v1 has at {shown}")
+            } else if path.join("memory").is_dir() {
                 format!("cgroup v1 only at {shown}: its memory controller has no proactive reclaim")
             } else {
                 format!("no cgroup v2 hierarchy at {shown}")

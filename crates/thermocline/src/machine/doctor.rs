@@ -2,13 +2,14 @@
 
 use std::process::ExitCode;
 
-use advise::doctor::{Check, Status, examine, protection};
+use advise::doctor::{Check, Rank, Status, examine, protection};
 use anyhow::Result;
 use config::Config;
 use kernel::Roots;
 use rollout::repository::Contents;
 use store::Store;
 
+use crate::exits;
 use crate::fleet::rollout::arguments::Repository;
 use crate::options::Format;
 use crate::output::{describe, print};
@@ -18,17 +19,17 @@ pub(crate) fn doctor(roots: &Roots, config: Result<Config>, format: Format) -> R
     let mut report = examine(roots);
     match config {
         Ok(config) => {
-            report.checks.extend(protection(roots, &config));
-            report.checks.extend([traces(&config), bundles(&config)].into_iter().flatten());
+            report.add(protection(roots, &config));
+            report.add([traces(&config), bundles(&config)].into_iter().flatten());
         }
-        Err(error) => report.checks.push(missing("configuration", &error, "see `thermocline config check`")),
+        Err(error) => report.add([missing("configuration", &error, "see `thermocline config check`").ranked(Rank::Blocks)]),
     }
     print(format, &report, || report.to_text())?;
-    Ok(if report.able { ExitCode::SUCCESS } else { ExitCode::from(2) })
+    Ok(if report.able { ExitCode::SUCCESS } else { exits::negative() })
 }
 
 fn missing(name: &'static str, error: &anyhow::Error, remedy: &str) -> Check {
-    Check { name, status: Status::Missing, found: describe(error), remedy: remedy.to_owned() }
+    Check::new(name, Status::Missing, describe(error), remedy).ranked(Rank::Costs)
 }
 
 /// Whether the trace store answers. Its content is not listed, because it may hold a whole fleet.
@@ -40,7 +41,7 @@ fn traces(config: &Config) -> Option<Check> {
         Ok(())
     };
     (!url.is_empty()).then(|| match answers() {
-        Ok(()) => Check { name: "traces", status: Status::Ok, found: format!("{url} can be read"), remedy: String::new() },
+        Ok(()) => Check::new("traces", Status::Ok, format!("{url} can be read"), ""),
         Err(error) => missing("traces", &error, "until it answers, traces wait in agent.state_dir, trace.spool_size of them at most"),
     })
 }
@@ -55,11 +56,11 @@ fn bundles(config: &Config) -> Option<Check> {
             let assigned =
                 contents.assignment.as_ref().map_or("nothing is assigned".to_owned(), |assignment| format!("stage {:?}", assignment.stage));
             let found = format!("{url}: {} bundles verified, {assigned}", contents.bundles.len());
-            Check { name: "rollout", status: Status::Ok, found, remedy: String::new() }
+            Check::new("rollout", Status::Ok, found, "")
         }
         Ok(contents) => {
-            let remedy = "see `thermocline rollout verify`; machines follow the last valid bundle".to_owned();
-            Check { name: "rollout", status: Status::Missing, found: contents.problems.join("; "), remedy }
+            let remedy = "see `thermocline rollout verify`; machines follow the last valid bundle";
+            Check::new("rollout", Status::Missing, contents.problems.join("; "), remedy).ranked(Rank::Costs)
         }
         Err(error) => {
             missing("rollout", &error, "give the machine the root.json of `thermocline rollout init`, and credentials of the store")

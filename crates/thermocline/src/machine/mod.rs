@@ -3,6 +3,7 @@
 pub(crate) mod agent;
 pub(crate) mod configuration;
 pub(crate) mod doctor;
+mod kept;
 mod knobs;
 pub(crate) mod observe;
 pub(crate) mod plan;
@@ -10,6 +11,7 @@ pub(crate) mod rates;
 pub(crate) mod replay;
 pub(crate) mod report;
 pub(crate) mod run;
+pub(crate) mod setup;
 pub(crate) mod status;
 mod text;
 pub(crate) mod top;

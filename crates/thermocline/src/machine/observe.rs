@@ -1,6 +1,7 @@
 //! `thermocline observe`: page ages and possible savings of jobs; moves nothing. Beside a running agent it shows what that agent knows:
-//! a second tracker would clear the accessed bits of the first.
+//! a second tracker would clear the accessed bits of the first. What was observed is kept, for `plan` and `setup`.
 
+use std::io::IsTerminal;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -12,9 +13,11 @@ use clap::Args;
 use config::{Class, Config, JobRule};
 use globset::{GlobBuilder, GlobMatcher};
 use kernel::Roots;
+use kernel::cgroup::{self, CgroupRoot};
 use serde_json::{Value, json};
 use units::Age;
 
+use super::kept::Kept;
 use super::text;
 use crate::options::Format;
 use crate::output::print;
@@ -24,9 +27,13 @@ use crate::values::duration;
 /// How often a running agent is asked while it does not know yet.
 const ASKED_AGAIN: Duration = Duration::from_secs(1);
 
+/// Cgroups that are searched for jobs that an agent does not watch.
+const CGROUPS_MAX: usize = 100_000;
+
 #[derive(Debug, Args)]
 pub(crate) struct Observe {
-    /// Cgroups to observe, as patterns relative to the cgroup root [default: the configured jobs]
+    /// Cgroups to observe, as patterns relative to the cgroup root [default: the configured jobs, and every service, container and
+    /// virtual machine]
     #[arg(value_name = "PATTERN")]
     pub(crate) jobs: Vec<String>,
     /// Stop after this time [default: at Ctrl-C]
@@ -39,61 +46,108 @@ pub(crate) struct Observe {
 
 /// `thermocline observe`.
 pub(crate) fn observe(roots: Roots, mut config: Config, format: Format, arguments: &Observe) -> Result<()> {
-    if !arguments.jobs.is_empty() {
-        config.jobs = arguments.jobs.iter().map(|glob| JobRule::new(glob, Class::Observe)).collect();
-    }
-    if config.jobs.is_empty() {
-        bail!(
-            "no job is configured: name the cgroups to observe, such as `thermocline observe '/system.slice/*.service'`, or add [[job]] rules to the configuration"
-        );
-    }
-    let (_sender, receiver) = signals::messages()?;
+    config.jobs = rules(config.jobs, &arguments.jobs);
+    let kept = Kept::below(&config.agent.state_dir);
     let (scan_period, known_after) = (config.agent.scan_period, config.agent.scan_period + config.agent.control_period);
     let runtime_dir = config.agent.runtime_dir.clone();
-    let mut node = match Agent::new(roots, config, Options { dry_run: true, ephemeral: true, estimate: true }) {
-        Err(locked @ Error::Daemon(daemon::Error::Locked { .. })) => return beside(&runtime_dir, locked.into(), format, arguments),
+    warn(&roots);
+    let (_sender, receiver) = signals::messages()?;
+    let mut node = match start(&roots, &config, &kept) {
+        Err(locked @ Error::Daemon(daemon::Error::Locked { .. })) => {
+            return beside(&roots, &runtime_dir, &kept, locked.into(), format, arguments);
+        }
         node => node?,
     };
+    let named = if arguments.jobs.is_empty() {
+        "a rule, and no service, container or virtual machine".to_owned()
+    } else {
+        arguments.jobs.join(", ")
+    };
+    let updates = format == Format::Text && std::io::stdout().is_terminal();
     if format == Format::Text {
         let (ages, savings) = (scan_period.as_secs_f64(), known_after.as_secs_f64());
-        eprintln!("ages are known after {ages} s, savings after about {savings} s, and better after a cycle of the load");
+        eprintln!("ages are known after {ages} s, savings after about {savings} s, and better after a cycle of the load; Ctrl-C ends it");
     }
-    let named = if arguments.jobs.is_empty() { "a rule of the configuration".to_owned() } else { arguments.jobs.join(", ") };
-    let (mut last, mut found) = (None, false);
-    let mut ranges = None;
-    let mut scans = 0;
+    let (mut last, mut ranges, mut scans) = (None, None, 0);
     node.run(&receiver, arguments.r#for, &mut |node, view| {
         // Ages change at a scan and not at a decision.
         if let Some(idle) = arguments.cold_ranges.filter(|_| view.costs.scans > scans) {
-            scans = view.costs.scans;
             ranges = Some(cold_ranges(node, Age::from_idle_time(idle, scan_period)));
         }
-        if view.costs.scans == 1 && view.jobs.is_empty() && last.is_none() {
+        scans = view.costs.scans;
+        if scans == 1 && view.jobs.is_empty() && last.is_none() {
             eprintln!("no cgroup with memory matches {named} so far; this goes on, in case one appears");
         }
-        found |= !view.jobs.is_empty();
+        let brief = json!(view.brief());
         match format {
-            Format::Json => drop(print(format, &view.brief(), String::new)),
-            Format::Text => eprint!("\r{} scans, {} jobs ", view.costs.scans, view.jobs.len()),
+            Format::Json => drop(print(format, &brief, String::new)),
+            Format::Text if updates => drop(print(format, &brief, || format!("{HOME_AND_CLEAR}{}{scans} scans\n", text::observed(&brief)))),
+            Format::Text => {}
         }
-        last = Some(json!(view.brief()));
+        last = Some(brief);
     })?;
-    if last.is_some() && !found {
-        bail!("no cgroup matched {named}; patterns are relative to the cgroup root, such as '/system.slice/*.service'");
-    }
-    if format == Format::Text {
-        eprintln!();
-        let view = last.context("stopped before the first scan was complete")?;
-        print(format, &view, || text::observed(&view))?;
-    }
+    let view = last.context("stopped before the first scan was complete")?;
+    finish(&view, &named, &kept, format)?;
     if let Some(ranges) = ranges {
         print(Format::Json, &json!({ "cold_ranges": ranges }), String::new)?;
     }
     Ok(())
 }
 
+/// Moves a terminal's cursor to the first line and clears the screen below.
+const HOME_AND_CLEAR: &str = "\x1b[H\x1b[J";
+
+/// The rules to observe by: the named patterns, or the configured rules and, after them, those that find jobs by themselves.
+fn rules(configured: Vec<JobRule>, named: &[String]) -> Vec<JobRule> {
+    if named.is_empty() {
+        return configured.into_iter().chain(advise::jobs::rules()).collect();
+    }
+    named.iter().map(|glob| JobRule::new(glob, Class::Observe)).collect()
+}
+
+/// Starts an agent that observes and keeps its journal, or keeps nothing where that is not possible.
+fn start(roots: &Roots, config: &Config, kept: &Kept) -> Result<Agent, Error> {
+    let options = Options { dry_run: true, ephemeral: false, estimate: true };
+    match Agent::new(roots.clone(), kept.configured(config.clone()), options) {
+        Err(error @ Error::File { .. }) => {
+            log::warn!("{error}; what is observed is shown and not kept");
+            Agent::new(roots.clone(), config.clone(), Options { ephemeral: true, ..options })
+        }
+        started => started,
+    }
+}
+
+/// Prints what would prevent savings, before it matters.
+fn warn(roots: &Roots) {
+    for check in advise::doctor::before_observing(roots) {
+        eprintln!("{}: {}", check.name, check.found);
+        if !check.remedy.is_empty() {
+            eprintln!("  -> {}", check.remedy);
+        }
+    }
+}
+
+/// Keeps the last view, and prints it.
+fn finish(view: &Value, named: &str, kept: &Kept, format: Format) -> Result<()> {
+    if view["jobs"].as_array().is_none_or(Vec::is_empty) {
+        bail!("no cgroup matched {named}; patterns are relative to the cgroup root, such as '/system.slice/*.service'");
+    }
+    let kept = kept.store(view);
+    if format == Format::Text {
+        print(format, view, || text::observed(view))?;
+    }
+    match kept {
+        Ok(()) if format == Format::Text => {
+            eprintln!("next: `thermocline setup` proposes a configuration, `thermocline plan` limits for each job")
+        }
+        Ok(()) => {}
+        Err(error) => log::warn!("what was observed is not kept: {}", crate::output::describe(&error)),
+    }
+    Ok(())
+}
+
 /// Prints what the running agent knows of the jobs, and waits for it as long as `--for` allows.
-fn beside(runtime_dir: &Path, locked: anyhow::Error, format: Format, arguments: &Observe) -> Result<()> {
+fn beside(roots: &Roots, runtime_dir: &Path, kept: &Kept, locked: anyhow::Error, format: Format, arguments: &Observe) -> Result<()> {
     if arguments.cold_ranges.is_some() {
         return Err(locked.context("an agent is running, and does not report ranges; stop it for --cold-ranges"));
     }
@@ -107,10 +161,32 @@ fn beside(runtime_dir: &Path, locked: anyhow::Error, format: Format, arguments: 
         if jobs().all(|job| job["could_save_bytes"].is_u64()) || Instant::now() >= end {
             if format == Format::Text {
                 eprintln!("an agent is running: these are its figures");
+                unwatched(roots, &view, arguments);
             }
-            return print(format, &view, || text::observed(&view));
+            if format == Format::Json {
+                print(format, &view, String::new)?;
+            }
+            return finish(&view, "a rule of the agent", kept, format);
         }
         std::thread::sleep(ASKED_AGAIN.min(end.saturating_duration_since(Instant::now())));
+    }
+}
+
+/// Names the jobs of this machine that the agent does not watch.
+fn unwatched(roots: &Roots, view: &Value, arguments: &Observe) {
+    if !arguments.jobs.is_empty() {
+        return;
+    }
+    let listed = CgroupRoot::probe(roots).and_then(|root| cgroup::list(&root, CGROUPS_MAX)).unwrap_or_default();
+    let watched: Vec<_> = view["jobs"].as_array().into_iter().flatten().filter_map(|job| job["job"].as_str()).collect();
+    let is_watched =
+        |path: &str| watched.iter().any(|job| path == *job || path.strip_prefix(job).is_some_and(|rest| rest.starts_with('/')));
+    let others: Vec<_> = listed.iter().filter(|path| advise::jobs::recognize(path).is_some() && !is_watched(path)).collect();
+    if let Some(first) = others.first() {
+        eprintln!(
+            "{} more jobs are on this machine, such as {first}; the agent watches them once a [[job]] rule of class observe names them",
+            others.len()
+        );
     }
 }
 

@@ -1,21 +1,24 @@
 //! `thermocline plan`: recommended memory limits and promises, as a table.
 
 use std::fmt::Write;
+use std::path::{Path, PathBuf};
 
 use advise::plan::{self, Cold, JobPlan, MachinePlan, Options, Saving};
+use agent::journal::Journal;
 use anyhow::{Context, Result};
 use clap::Args;
 use config::Config;
 use kernel::{Roots, meminfo};
 use units::{Bytes, RatioPpm};
 
+use super::kept::Kept;
 use crate::options::Format;
 use crate::output::print;
 use crate::values::size;
 
 #[derive(Debug, Args)]
 pub(crate) struct Plan {
-    /// Journal files of one machine, in any order [default: those in the configured agent.state_dir]
+    /// Journal files of one machine, in any order [default: those in the configured agent.state_dir, or what `observe` kept]
     #[arg(value_name = "JOURNAL")]
     pub(crate) journals: Vec<std::path::PathBuf>,
     /// Share of control periods in which a limit or the promise may be exceeded
@@ -55,17 +58,28 @@ const NAME_WIDTH: usize = 28;
 pub(crate) fn plan(roots: &Roots, config: &Config, format: Format, arguments: &Plan) -> Result<()> {
     let (job, tier_costs) = (arguments.job.clone(), arguments.tier_costs.clone());
     let mut options = Options { risk: arguments.risk, job, dram: arguments.dram, tier_costs };
+    let directory = journals(&config.agent.state_dir);
     let advice = if arguments.journals.is_empty() {
         if options.dram.is_none() {
             options.dram = Some(meminfo::read(roots)?.total);
         }
-        plan::of_directory(&config.agent.state_dir, &options)
+        plan::of_directory(&directory, &options)
     } else {
         plan::of_files(&arguments.journals, &options)
     };
-    let from = || arguments.journals.first().unwrap_or(&config.agent.state_dir).display().to_string();
+    let from = || arguments.journals.first().unwrap_or(&directory).display().to_string();
     let advice = advice.with_context(|| format!("cannot plan from {}", from()))?;
     print(format, &advice, || text(&advice))
+}
+
+/// The directory of the agent's journal, or of that of `observe` where no agent ran.
+fn journals(state_dir: &Path) -> PathBuf {
+    let kept = Kept::below(state_dir);
+    if Journal::path(state_dir).exists() || !Journal::path(kept.directory()).exists() {
+        return state_dir.to_owned();
+    }
+    eprintln!("no agent has run on this machine: planning from what `thermocline observe` kept");
+    kept.directory().to_owned()
 }
 
 fn text(plan: &plan::Plan) -> String {

@@ -10,6 +10,7 @@ use clap::Args;
 use config::Config;
 use serde::Serialize;
 
+use crate::exits;
 use crate::options::Format;
 use crate::output::print;
 
@@ -19,12 +20,6 @@ pub(crate) struct Replay {
     pub(crate) journal: Option<PathBuf>,
 }
 
-/// Exit status if decisions differ from the recorded ones.
-const DIFFERS: u8 = 2;
-
-/// Exit status if the journal holds no decision that can be replayed.
-const NO_DECISIONS: u8 = 3;
-
 /// `thermocline replay`.
 pub(crate) fn replay(config: &Config, format: Format, arguments: &Replay) -> Result<ExitCode> {
     let path = arguments.journal.clone().unwrap_or_else(|| Journal::path(&config.agent.state_dir));
@@ -32,7 +27,7 @@ pub(crate) fn replay(config: &Config, format: Format, arguments: &Replay) -> Res
     let result = replay::replay(&contents.records);
     if result.periods == 0 {
         eprintln!("thermocline: {}: no decisions: {}", path.display(), why_none(&contents, &result));
-        return Ok(ExitCode::from(NO_DECISIONS));
+        return Ok(exits::negative());
     }
     let output = Output { result: &result, torn_bytes: contents.torn_bytes };
     print(format, &output, || {
@@ -45,7 +40,7 @@ pub(crate) fn replay(config: &Config, format: Format, arguments: &Replay) -> Res
         };
         format!("{periods} decisions replayed, {differing} differ, {skipped} without a starting state ({controllers})\n{torn}")
     })?;
-    Ok(if result.differing.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(DIFFERS) })
+    Ok(if result.differing.is_empty() { ExitCode::SUCCESS } else { exits::negative() })
 }
 
 /// What `--format json` prints.

@@ -12,7 +12,7 @@ use crate::values::{ratio, size};
 #[derive(Debug, Subcommand)]
 pub(crate) enum PoolCommand {
     /// Check whether this machine has memory for a pool (CXL devices, regions, nodes without cores), and print the next
-    /// commands. Exits with 2 if it has none
+    /// commands
     Doctor,
     /// Import a public VM trace: Azure V1 and V2 vmtable, AzureTracesForPacking2020 or Bitbrains. The format is recognized
     Import(Import),

@@ -13,6 +13,7 @@ mod stages;
 
 use machine::Machine;
 
+use crate::exits;
 use crate::options::Format;
 use crate::output::print;
 
@@ -33,7 +34,7 @@ pub(super) fn doctor(format: Format) -> Result<ExitCode> {
     let machine = Machine::read(&Roots::host())?;
     let report = report(&machine);
     print(format, &report, || text(&report))?;
-    Ok(if report.able { ExitCode::SUCCESS } else { ExitCode::from(2) })
+    Ok(if report.able { ExitCode::SUCCESS } else { exits::negative() })
 }
 
 fn report(machine: &Machine) -> Report<'_> {

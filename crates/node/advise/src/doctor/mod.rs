@@ -1,22 +1,19 @@
 //! Reports what this machine supports, and how to enable the rest. Reads only.
 
 mod check;
+mod far;
 mod killers;
+mod machine;
 mod protection;
 mod slow;
+mod trackers_offered;
 
-use kernel::block::BlockDevice;
-use kernel::capability::{self, Capability, Feature};
-use kernel::cgroup::CgroupRoot;
-use kernel::swap::SwapArea;
-use kernel::zram::Zram;
-use kernel::zswap::Zswap;
-use kernel::{Roots, meminfo, pagemap, psi, swap};
+use kernel::capability::{self, Feature};
+use kernel::{Roots, pagemap};
 use serde::Serialize;
-use units::Bytes;
 
-pub use self::check::{Check, Status};
-use self::check::{check, from_error, from_result};
+pub use self::check::{Boot, Check, Rank, Status};
+use self::check::{check, from_error};
 pub use self::protection::protection;
 pub use self::slow::SlowMemory;
 use trackers::ages::choose::Offer;
@@ -42,90 +39,43 @@ pub struct Report {
 #[must_use]
 pub fn examine(roots: &Roots) -> Report {
     let offer = Offer::probe(roots);
-    let mut checks = vec![privileges(roots), cgroups(roots)];
-    checks.extend(swap_and_zswap(roots));
-    checks.push(from_result("page_idle", &offer.page_idle, "idle page tracking: ages of single pages, based on every access"));
-    checks.push(from_result("sampled", &offer.sampled, "exact ages of a random sample of pages, by DAMON's trace event"));
-    checks.push(from_result("lru_gen", &offer.lru_gen, "generations of every cgroup, in debugfs"));
-    checks.push(from_result("damon", &offer.damon, "DAMON's sysfs interface, not in use"));
-    checks.push(page_tables(roots));
-    checks.push(pressure(roots));
-    checks.push(readahead(roots));
+    let mut checks = vec![machine::privileges(roots), machine::cgroups(roots)];
+    checks.extend(machine::container(roots));
+    checks.extend([far::memory(roots), far::swap_space(roots), far::zswap(roots)]);
+    checks.extend(trackers_offered::all(roots, &offer));
+    checks.extend([page_tables(roots), machine::pressure(roots), far::readahead(roots)]);
+    checks.extend(machine::lockdown(roots));
     // A missing item may disable several features; it is reported once.
-    let reported: Vec<String> = checks.iter().map(|check| check.found.clone()).collect();
-    checks.extend(features(roots).into_iter().filter(|feature| !reported.contains(&feature.found)));
-    checks.extend(zram(roots));
-    checks.extend(endurance(roots));
+    for feature in features(roots) {
+        if feature.status == Status::Ok || checks.iter().all(|check| check.found != feature.found) {
+            checks.push(feature);
+        }
+    }
+    checks.extend(far::zram(roots));
+    checks.extend(far::endurance(roots));
     checks.extend(virtual_machines(roots));
     checks.extend(killers::killers(roots));
     let chosen = offer.choose(config::Tracker::Auto);
-    let blocked = |name| checks.iter().any(|check: &Check| check.name == name && check.status == Status::Missing);
-    Report {
+    let mut report = Report {
         kernel: kernel::file::read(&roots.proc.join("sys/kernel/osrelease"), kernel::file::SMALL)
             .map_or_else(|_| "unknown".to_owned(), |text| text.trim().to_owned()),
         tracker: chosen.map(|(kind, _)| kind.as_str()),
         tracker_reason: chosen.map_or("this kernel offers no way to measure page ages", |(_, reason)| reason),
-        able: chosen.is_some() && !["privileges", "cgroup2", "swap"].into_iter().any(blocked),
+        able: false,
         checks,
         slow_memory: slow::examine(roots),
-    }
+    };
+    report.judge();
+    report
 }
 
-fn privileges(roots: &Roots) -> Check {
-    const NEEDED: [Capability; 3] = [Capability::SysAdmin, Capability::SysPtrace, Capability::SysNice];
-    match capability::credentials(roots) {
-        Ok(own) => {
-            let missing: Vec<_> = NEEDED.into_iter().filter(|&needed| !own.has(needed)).map(Capability::name).collect();
-            if missing.is_empty() {
-                check("privileges", Status::Ok, "all required capabilities", "")
-            } else {
-                check("privileges", Status::Missing, format!("missing {}", missing.join(", ")), "run as root")
-            }
-        }
-        Err(error) => from_error("privileges", &error),
-    }
-}
-
-fn cgroups(roots: &Roots) -> Check {
-    match CgroupRoot::probe(roots) {
-        Ok(root) => check("cgroup2", Status::Ok, format!("{} with {}", root.path().display(), root.controllers().join(" ")), ""),
-        Err(error) => from_error("cgroup2", &error),
-    }
-}
-
-fn swap_and_zswap(roots: &Roots) -> Vec<Check> {
-    let areas = swap::read(roots).unwrap_or_default();
-    let total: Bytes = areas.iter().map(|area| area.size).sum();
-    let swap = if areas.is_empty() {
-        let remedy = "add a swap device or file (mkswap, swapon); zswap requires one, even if nothing is written to it";
-        check("swap", Status::Missing, "no swap space", remedy)
-    } else {
-        check("swap", Status::Ok, format!("{total} in {} areas", areas.len()), "")
-    };
-    let zswap = match Zswap::probe(roots).and_then(|zswap| zswap.parameters()) {
-        Ok(parameters) => {
-            let compressor = parameters.compressor.unwrap_or_default();
-            if parameters.enabled == Some(true) {
-                check("zswap", Status::Ok, format!("on, compressor {compressor}"), "")
-            } else if areas.iter().any(|area| zram_of(roots, area).is_some()) {
-                check("zswap", Status::Ok, format!("off, compressor {compressor}: the machine swaps to zram, which compresses"), "")
-            } else {
-                let remedy = "set zswap.manage = true, or echo Y > /sys/module/zswap/parameters/enabled";
-                check(
-                    "zswap",
-                    Status::Advice,
-                    format!("off, compressor {compressor}: pages are offloaded to the swap device, within swap.write_budget"),
-                    remedy,
-                )
-            }
-        }
-        Err(error) => from_error("zswap", &error),
-    };
-    let memory = match meminfo::read(roots) {
-        Ok(info) => check("memory", Status::Ok, format!("{} in total, {} available", info.total, info.available), ""),
-        Err(error) => from_error("memory", &error),
-    };
-    vec![memory, swap, zswap]
+/// What prevents savings or endangers jobs, before they are observed: far memory, and programs that kill.
+#[must_use]
+pub fn before_observing(roots: &Roots) -> Vec<Check> {
+    let mut checks = vec![far::swap_space(roots), far::zswap(roots)];
+    checks.extend(killers::killers(roots));
+    checks.retain(|check| check.rank < Rank::Better || ["systemd-oomd", "kubelet"].contains(&check.name));
+    checks
 }
 
 fn page_tables(roots: &Roots) -> Check {
@@ -138,72 +88,14 @@ fn page_tables(roots: &Roots) -> Check {
     }
 }
 
-fn pressure(roots: &Roots) -> Check {
-    from_result("psi", &psi::memory(roots), "pressure stall information")
-}
-
-/// `vm.page-cluster` is the base-2 logarithm of the pages that one swap fault reads.
-fn readahead(roots: &Roots) -> Check {
-    let path = roots.proc.join("sys/vm/page-cluster");
-    match kernel::file::read(&path, kernel::file::SMALL).map(|text| text.trim().to_owned()) {
-        Ok(value) if value == "0" => check("page-cluster", Status::Ok, "each swap fault reads one page", ""),
-        Ok(value) => {
-            let found = format!("vm.page-cluster is {value}: a swap fault may read neighbouring pages that are not needed");
-            check("page-cluster", Status::Advice, found, "sysctl vm.page-cluster=0; reading ahead has no benefit with zswap")
-        }
-        Err(error) => from_error("page-cluster", &error),
-    }
-}
-
 /// Kernel features that some tiers and policies use.
 fn features(roots: &Roots) -> Vec<Check> {
     let found = |feature: Feature| match &feature.offered {
+        Ok(()) if feature.name == "zswap_shrinker" => far::shrinker(roots, feature.purpose),
         Ok(()) => check(feature.name, Status::Ok, feature.purpose, ""),
         Err(error) => Check { status: Status::Advice, ..from_error(feature.name, error) },
     };
     capability::features(roots).into_iter().map(found).collect()
-}
-
-/// Reports the swap devices. No kernel interface reports their write endurance.
-fn endurance(roots: &Roots) -> Vec<Check> {
-    let areas = swap::read(roots).unwrap_or_default();
-    let devices = areas.iter().map(|area| (area, BlockDevice::under_swap(roots, area)));
-    let checks = devices.filter_map(|(area, device)| match device {
-        Ok(_) if zram_of(roots, area).is_some() => None,
-        Ok(device) => {
-            let kind = match device.is_rotational() {
-                Ok(Some(true)) => "reported as rotational: too slow for far memory if it is",
-                Ok(_) => "its write endurance is not known to the kernel",
-                Err(_) => "its type is unknown",
-            };
-            let remedy = "set swap.write_budget to its rated terabytes written, divided by its planned lifetime in days";
-            Some(check("swap_device", Status::Advice, format!("{} on {}: {kind}", area.name, device.name()), remedy))
-        }
-        Err(error) => Some(Check { status: Status::Advice, ..from_error("swap_device", &error) }),
-    });
-    checks.collect()
-}
-
-/// The zram device of a swap area; `None` if it has another device.
-fn zram_of(roots: &Roots, area: &SwapArea) -> Option<Zram> {
-    BlockDevice::under_swap(roots, area).and_then(Zram::of).ok().flatten()
-}
-
-/// Reports the zram devices that the machine swaps to.
-fn zram(roots: &Roots) -> Vec<Check> {
-    let areas = swap::read(roots).unwrap_or_default();
-    let devices = areas.iter().filter_map(|area| Some((area, zram_of(roots, area)?)));
-    let describe = |(area, zram): (&SwapArea, Zram)| {
-        let (memory, size) = (zram.memory()?, zram.disk_size()?);
-        let backing = match (zram.backing_device()?, zram.backing()?) {
-            (Some(device), Some(stat)) => format!("{} written back to {device}, by other programs only", stat.stored),
-            _ => "no backing device".to_owned(),
-        };
-        let (name, priority, algorithm) = (zram.name(), area.priority, zram.algorithm()?);
-        let holds = format!("{} stored in {} of DRAM", memory.stored, memory.memory);
-        Ok(check("zram", Status::Ok, format!("{name}: {size}, priority {priority}, compressor {algorithm}; {holds}; {backing}"), ""))
-    };
-    devices.map(|device| describe(device).unwrap_or_else(|error| Check { status: Status::Advice, ..from_error("zram", &error) })).collect()
 }
 
 /// A virtual machine's process is an ordinary job, if its memory is not pinned.
@@ -215,14 +107,30 @@ fn virtual_machines(roots: &Roots) -> Option<Check> {
 }
 
 impl Report {
-    /// Formats the report for a terminal: one line per item, with its remedy below.
+    /// Adds results; what blocks decides whether the machine can offload.
+    pub fn add(&mut self, checks: impl IntoIterator<Item = Check>) {
+        self.checks.extend(checks);
+        self.judge();
+    }
+
+    fn judge(&mut self) {
+        self.able = self.checks.iter().all(|check| check.rank != Rank::Blocks);
+    }
+
+    /// Formats the report for a terminal, by rank: one line per item, with its remedy below.
     #[must_use]
     pub fn to_text(&self) -> String {
         use std::fmt::Write;
         let mut text = format!("kernel {}\n", self.kernel);
-        self.checks.iter().for_each(|check| check.write_to(&mut text));
-        text += "slow memory\n";
-        self.slow_memory.checks.iter().for_each(|check| check.write_to(&mut text));
+        for rank in Rank::ALL {
+            let all = self.checks.iter().chain(&self.slow_memory.checks);
+            for (at, check) in all.filter(|check| check.rank == rank).enumerate() {
+                if at == 0 {
+                    let _ = writeln!(text, "{}", rank.heading());
+                }
+                check.write_to(&mut text);
+            }
+        }
         let tracker = self.tracker.unwrap_or("none");
         let _ = writeln!(text, "tracker `auto`: {tracker} ({})", self.tracker_reason);
         let verdict =
@@ -233,8 +141,20 @@ impl Report {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
+
+    /// A machine with these files.
+    pub(crate) fn tree(files: &[(&str, &str)]) -> (tempfile::TempDir, Roots) {
+        let directory = tempfile::tempdir().unwrap();
+        for (path, text) in files {
+            let path = directory.path().join(path);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, text).unwrap();
+        }
+        let roots = Roots::under(directory.path());
+        (directory, roots)
+    }
 
     #[test]
     fn zram_is_a_tier_and_needs_no_zswap() {

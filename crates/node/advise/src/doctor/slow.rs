@@ -9,7 +9,7 @@ use kernel::thp::{self, Enabled, Splitter};
 use kernel::{Roots, perf};
 use serde::Serialize;
 
-use super::check::{Check, Status, check, from_error};
+use super::check::{Check, Rank, Status, check, from_error};
 
 /// Memory nodes of this machine, and which of them can be slow memory.
 #[derive(Clone, Debug, Default, Serialize)]
@@ -103,8 +103,9 @@ fn device(device: &Device) -> Check {
     let bus = if device.name.starts_with("dax") { "dax" } else { "cxl" };
     match device.driver.as_deref() {
         Some("device_dax") => {
-            let remedy = format!("to make it memory of a node: daxctl reconfigure-device --mode=system-ram {}", device.name);
-            check(bus, Status::Advice, found + ", in device mode, not memory of a node", remedy)
+            let command = format!("daxctl reconfigure-device --mode=system-ram {}", device.name);
+            check(bus, Status::Advice, found + ", in device mode, not memory of a node", "make it memory of a node:")
+                .with_commands([command])
         }
         Some(driver) => check(bus, Status::Ok, format!("{found}, driver {driver}"), ""),
         None => check(bus, Status::Ok, found, ""),
@@ -124,7 +125,9 @@ fn kernel_migration(slow: &SlowMemory) -> Vec<Check> {
     let demotion = slow.balancing.demotion.map(|on| match on {
         true if has_slow_node => {
             let found = "on: the kernel itself demotes pages to slow memory under memory pressure, without an access budget";
-            check("demotion", Status::Advice, found, "echo false > /sys/kernel/mm/numa/demotion_enabled")
+            check("demotion", Status::Advice, found, "switch it off:")
+                .ranked(Rank::Costs)
+                .with_commands(["echo false > /sys/kernel/mm/numa/demotion_enabled"])
         }
         true => check("demotion", Status::Ok, "on, without slow memory to demote to", ""),
         false => check("demotion", Status::Ok, "off: reclaim swaps pages out and does not demote them", ""),
@@ -133,7 +136,9 @@ fn kernel_migration(slow: &SlowMemory) -> Vec<Check> {
         0 => check("numa_balancing", Status::Ok, "off: the kernel does not move pages between nodes", ""),
         _ if has_slow_node => {
             let found = format!("mode {mode}: the kernel moves pages between nodes, and undoes placements of the policy");
-            check("numa_balancing", Status::Advice, found, "sysctl kernel.numa_balancing=0, or set slow.manage = true")
+            check("numa_balancing", Status::Advice, found, "set slow.manage = true, which switches it off while the agent runs, or now:")
+                .ranked(Rank::Costs)
+                .with_commands(["sysctl kernel.numa_balancing=0"])
         }
         _ => check("numa_balancing", Status::Ok, format!("mode {mode}, without slow memory to promote from"), ""),
     });
@@ -145,11 +150,13 @@ fn huge_pages(roots: &Roots) -> Check {
     match thp::settings(roots) {
         Ok(Some(settings)) => {
             let found = |scope: &str| format!("{scope}, of {}; defrag {}", settings.size, settings.defrag);
-            let remedy = "echo madvise > /sys/kernel/mm/transparent_hugepage/enabled, for programs that use madvise(MADV_HUGEPAGE)";
+            let remedy = "permit them to programs that use madvise(MADV_HUGEPAGE):";
+            let command = "echo madvise > /sys/kernel/mm/transparent_hugepage/enabled";
             match settings.enabled {
                 Enabled::Always => check(NAME, Status::Ok, found("for all memory"), ""),
                 Enabled::Madvise => check(NAME, Status::Ok, found("for memory with MADV_HUGEPAGE"), ""),
-                Enabled::Never => check(NAME, Status::Advice, found("for no memory: blocks are sampled and moved page by page"), remedy),
+                Enabled::Never => check(NAME, Status::Advice, found("for no memory: blocks are sampled and moved page by page"), remedy)
+                    .with_commands([command]),
             }
         }
         Ok(None) => {
@@ -214,7 +221,10 @@ mod tests {
             std::fs::write(path, text).unwrap();
         }
         let checks = examine(&Roots::under(keep.path())).checks.into_iter();
-        checks.filter(|check| check.name == name).map(|check| (check.status, format!("{} -> {}", check.found, check.remedy))).collect()
+        checks
+            .filter(|check| check.name == name)
+            .map(|check| (check.status, format!("{} -> {} {}", check.found, check.remedy, check.commands.join("; "))))
+            .collect()
     }
 
     /// Node 0 with two processors, node 1 without.
@@ -268,8 +278,10 @@ mod tests {
     #[test]
     fn nodes_are_described() {
         let nodes = results(&TWO_NODES, "node");
-        let expected =
-            ["0: 2 CPUs, 4.0 MiB, 2.0 MiB free; distance 20 to node 1 -> ", "1: no CPUs, 2.0 MiB, 1.0 MiB free; distance 20 to node 0 -> "];
+        let expected = [
+            "0: 2 CPUs, 4.0 MiB, 2.0 MiB free; distance 20 to node 1 ->  ",
+            "1: no CPUs, 2.0 MiB, 1.0 MiB free; distance 20 to node 0 ->  ",
+        ];
         assert_eq!(nodes, expected.map(|text| (Status::Ok, text.to_owned())));
         let alone = [TWO_NODES[0], TWO_NODES[1], ("sys/devices/system/node/node0/distance", "10\n")];
         let results = results(&alone, "slow_node");

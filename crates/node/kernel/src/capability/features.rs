@@ -43,18 +43,22 @@ pub fn features(roots: &Roots) -> Vec<Feature> {
 /// Returns a cgroup to probe. Any is suitable: all have the same files.
 fn example(roots: &Roots) -> Result<Cgroup> {
     let root = CgroupRoot::probe(roots)?;
+    let mut accounted = false;
     for name in cgroup::list(&root, CGROUPS_MAX)? {
         match Cgroup::open(&root, &name) {
             Ok(cgroup) if cgroup.path().join("memory.reclaim").exists() => return Ok(cgroup),
-            Ok(_) => {}
+            Ok(cgroup) => accounted |= cgroup.path().join("memory.current").exists(),
             Err(error) if error.is_gone() => {}
             Err(error) => return Err(error),
         }
     }
-    Err(Error::unsupported(
-        format!("no cgroup below {} has memory.reclaim", root.path().display()),
-        "boot Linux 5.19 or newer, and enable the controller: echo +memory > cgroup.subtree_control in the root cgroup",
-    ))
+    let root = root.path().display();
+    Err(if accounted {
+        Error::unsupported(format!("no cgroup below {root} has memory.reclaim"), "boot Linux 5.19 or newer")
+    } else {
+        let remedy = format!("start a service, or enable the controller for new cgroups: echo +memory > {root}/cgroup.subtree_control");
+        Error::unsupported(format!("no cgroup below {root} has the memory controller"), remedy)
+    })
 }
 
 fn reclaim_swappiness(cgroup: &Cgroup) -> Result<()> {

@@ -73,7 +73,7 @@ fn without_cgroup_v2_the_error_names_the_hierarchy_found() {
         assert!(error.to_string().contains("systemd.unified_cgroup_hierarchy=1"), "{error}");
     };
     check(&[("sys/fs/cgroup/memory/memory.limit_in_bytes", "1")], "cgroup v1 only");
-    check(&[("sys/fs/cgroup/unified/cgroup.controllers", "")], "cgroup v1 only");
+    check(&[("sys/fs/cgroup/unified/cgroup.controllers", "")], "a hybrid hierarchy");
     check(&[("sys/kernel/x", "")], "no cgroup v2 hierarchy");
     check(&[("sys/fs/cgroup/cgroup.controllers", "cpu io\n")], "no memory controller");
 }

@@ -21,7 +21,7 @@ fn good(name: &'static str, found: impl Into<String>) -> Found {
 
 /// A result with a remedy that is not a command.
 fn finding(name: &'static str, status: Status, found: impl Into<String>, remedy: impl Into<String>) -> Found {
-    Found { check: Check { name, status, found: found.into(), remedy: remedy.into() }, commands: Vec::new() }
+    Found { check: Check::new(name, status, found, remedy), commands: Vec::new() }
 }
 
 fn to_do(name: &'static str, status: Status, found: impl Into<String>, commands: Vec<String>) -> Found {
