@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use config::{Arm, Bundle, Config, Guidance, Poll};
 use serde::{Deserialize, Serialize};
 
-use crate::undo::replace_file;
+use crate::undo::replace_durable_file;
 
 pub mod watch;
 
@@ -244,7 +244,7 @@ impl Following {
         let Some(file) = &self.file else { return };
         let directory = file.parent().unwrap_or(Path::new("/"));
         let bytes = serde_json::to_vec(&self.notes).unwrap_or_default();
-        let written = std::fs::create_dir_all(directory).and_then(|()| replace_file(file, &bytes));
+        let written = std::fs::create_dir_all(directory).and_then(|()| replace_durable_file(file, &bytes));
         if let Err(error) = written {
             log::error!("{}: {error}", file.display());
             reports.push(format!("rollout: {}: {error}; a restart will not know which bundles were rejected", file.display()));

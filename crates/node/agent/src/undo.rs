@@ -308,16 +308,31 @@ fn is_ours(roots: &Roots, path: &Path) -> bool {
     plain && (of_cgroup || OF_SYSFS.iter().any(|known| path == roots.sys.join(known)) || path == roots.proc.join(OF_PROC))
 }
 
-/// Writes `bytes` to a new file and renames it to `file`.
+/// Writes `bytes` to a new file and renames it to `file`: for what the next agent of the same boot reads. Nothing waits for a disk, and
+/// after a loss of power, which ends the boot, the content is lost or unusable.
 ///
 /// # Errors
 /// Any error of writing or renaming; the old file is then unchanged.
 pub(crate) fn replace_file(file: &Path, bytes: &[u8]) -> io::Result<()> {
     let new = file.with_extension("new");
-    let mut out = fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&new)?;
-    out.write_all(bytes)?;
-    out.sync_data()?;
+    write_new(&new, bytes)?;
     fs::rename(&new, file)
+}
+
+/// The same for what must survive a loss of power.
+///
+/// # Errors
+/// As [`replace_file`].
+pub(crate) fn replace_durable_file(file: &Path, bytes: &[u8]) -> io::Result<()> {
+    let new = file.with_extension("new");
+    write_new(&new, bytes)?.sync_data()?;
+    fs::rename(&new, file)
+}
+
+fn write_new(file: &Path, bytes: &[u8]) -> io::Result<fs::File> {
+    let mut out = fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(file)?;
+    out.write_all(bytes)?;
+    Ok(out)
 }
 
 /// Writes an existing kernel file. If it no longer exists, the error is `NotFound`; creating it would fail with another error.

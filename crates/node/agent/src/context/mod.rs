@@ -29,7 +29,7 @@ pub mod trackers_in_use;
 use claims::Claims;
 use guardrail::JobPeriod;
 use log::Log;
-use pace::{ByteRate, CpuBudget};
+use pace::{ByteRate, CpuBudget, IdleTime};
 use trackers_in_use::TrackersInUse;
 
 /// Pages per step: few enough that the loop never waits long for the kernel.
@@ -74,6 +74,8 @@ pub struct Pacing {
     pub budget: CpuBudget,
     /// Whether the CPU budget was spent at the last check.
     pub budget_spent: bool,
+    /// Time for samples of compressibility: a job's first one walks its memory, and a thousand jobs may ask for one at once.
+    pub sampling: IdleTime,
     /// CPU time of kernel threads that sample access rates for the agent.
     pub rates_kernel_cpu: Duration,
 }

@@ -46,6 +46,39 @@ fn scaled(per_second: u64, time: Duration) -> u64 {
     u64::try_from(u128::from(per_second) * time.as_nanos() / 1_000_000_000).unwrap_or(u64::MAX)
 }
 
+/// Time that the loop may spend on work that can wait, so that its deadlines are kept: one in [`SHARE`] of it, saved up for one
+/// [`BURST`].
+#[derive(Clone, Copy, Debug)]
+pub struct IdleTime {
+    left: Duration,
+    refilled_at: Duration,
+}
+
+/// The share of the loop's time: one in this many.
+const SHARE: u32 = 10;
+
+impl IdleTime {
+    /// A whole burst from `now` on.
+    #[must_use]
+    pub fn new(now: Duration) -> Self {
+        Self { left: BURST, refilled_at: now }
+    }
+
+    /// Whether work may begin now.
+    pub fn is_available(&mut self, now: Duration) -> bool {
+        let earned = now.saturating_sub(self.refilled_at) / SHARE;
+        (self.left, self.refilled_at) = ((self.left + earned).min(BURST), self.refilled_at.max(now));
+        self.left > Duration::ZERO
+    }
+
+    /// Work has `taken` so long until `now`. What exceeds the time saved up must be earned before more may begin.
+    pub fn spend(&mut self, taken: Duration, now: Duration) {
+        let debt = taken.saturating_sub(self.left);
+        self.left = self.left.saturating_sub(taken);
+        self.refilled_at = now + debt * SHARE;
+    }
+}
+
 /// A budget of CPU time: a share of one core, averaged over a window.
 #[derive(Clone, Copy, Debug)]
 pub struct CpuBudget {
@@ -87,6 +120,28 @@ impl CpuBudget {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn work_that_can_wait_takes_a_tenth_of_the_time() {
+        let ms = Duration::from_millis;
+        let mut idle = IdleTime::new(ms(0));
+        let (mut now, mut worked) = (ms(0), ms(0));
+        while now < ms(60_000) {
+            let takes = if idle.is_available(now) { ms(40) } else { ms(0) };
+            now += takes;
+            if !takes.is_zero() {
+                idle.spend(takes, now);
+            }
+            worked += takes;
+            now += ms(1);
+        }
+        assert!(worked <= ms(6_000) + BURST + ms(40) && worked >= ms(5_500), "{worked:?}");
+        // One long piece of work is earned back before the next.
+        let mut idle = IdleTime::new(ms(0));
+        idle.spend(ms(1_250), ms(1_250));
+        assert!(!idle.is_available(ms(11_250)) && idle.is_available(ms(11_261)));
+        assert!(idle.is_available(ms(1_000_000)));
+    }
 
     const MS: fn(u64) -> Duration = Duration::from_millis;
 

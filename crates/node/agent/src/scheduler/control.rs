@@ -18,6 +18,7 @@ impl Agent {
     pub(super) fn control(&mut self, now: Now) {
         self.report_far_memory(now);
         self.limit_savings(now);
+        self.end_stage("reading the machine");
         if self.context.options.estimate {
             self.jobs.values_mut().for_each(|entry| tiering::sample_to_estimate(&mut entry.job, &mut self.context, now));
         }
@@ -25,16 +26,22 @@ impl Agent {
         self.context.guardrail = (self.following.version() > 0).then(Vec::new);
         for policy in 0..self.policies.len() {
             if self.policies[policy].policy.cadence(&self.context.config) == Cadence::Control {
-                self.decide(policy, now);
+                self.decide(policy, now, |agent| {
+                    agent.check_guard_if_due();
+                    agent.decide_due();
+                });
             }
         }
         // Samples are taken by the decisions, and precede the first offload.
         self.choose_compressor(now);
+        self.end_stage("the control period");
         // The ancestors' settings follow from the children's.
         self.context.flush_settings();
+        self.end_stage("the undo list");
         self.check_guard_if_due();
         protection::cover_ancestors(&mut self.jobs, &mut self.context, &self.discovery.rules);
         self.context.flush_settings();
+        self.end_stage("protection of ancestors");
         self.check_guard_if_due();
         let writes = self.context.tiers.record_writes(now);
         self.context.log.push(writes.into());
@@ -47,9 +54,12 @@ impl Agent {
         }
         // The journal is written first: an agent killed in between forgets a period of the history that the journal has, and
         // never the reverse.
+        self.end_stage("the trace");
         self.write_journal();
+        self.end_stage("the journal");
         self.check_guard_if_due();
         self.store_history();
+        self.end_stage("the history");
         self.judge_bundle();
         self.update_parameters();
     }
@@ -108,13 +118,14 @@ impl Agent {
         if self.jobs.values().any(|entry| entry.slots.has(policy)) {
             self.context.read_machine(now);
             self.limit_savings(now);
-            self.decide(policy, now);
+            self.decide(policy, now, Self::check_guard_if_due);
             self.context.flush_settings();
         }
     }
 
-    /// One period of a policy, for all jobs that it has. With a thousand of them this may take longer than the guard waits.
-    fn decide(&mut self, policy: usize, now: Now) {
+    /// One period of a policy, for all jobs that it has. With a thousand of them this may take longer than the guard and the policies
+    /// with a period of their own wait: `others` have their turn between two jobs.
+    fn decide(&mut self, policy: usize, now: Now, others: fn(&mut Self)) {
         let paths: Vec<String> = self.jobs.keys().cloned().collect();
         for path in paths {
             let Self { jobs, context, .. } = self;
@@ -126,7 +137,7 @@ impl Agent {
                     context.report_error(job, &error);
                 }
             }
-            self.check_guard_if_due();
+            others(self);
         }
     }
 

@@ -11,15 +11,17 @@ use super::{Agent, GUARD_WAIT};
 impl Agent {
     /// Kills one job if the machine is out of memory because of promotions.
     pub(super) fn check_guard(&mut self) {
-        let context = &mut self.context;
-        if !context.config.guard.enabled || context.options.dry_run {
+        if !self.context.config.guard.enabled || self.context.options.dry_run {
             // No next check is due: it may have been switched off while the agent runs.
             self.guard.checked = None;
             return;
         }
-        let checked = context.clock.now();
-        let late = self.guard.checked.replace(checked).is_some_and(|last| checked > last + GUARD_WAIT * 3 / 2);
-        self.costs.deadlines_missed += u64::from(late);
+        let checked = self.context.clock.now();
+        let due = self.guard.checked.replace(checked).map(|last| last + GUARD_WAIT);
+        if let Some(due) = due.filter(|due| checked > *due + GUARD_WAIT / 2) {
+            self.missed_deadline("the guard's check", due, checked);
+        }
+        let context = &mut self.context;
         let Ok(info) = meminfo::read(&context.kernel.roots) else { return };
         let (available, now) = (info.available, context.clock.now());
         if !exhausted(available, info.total, context.config.guard.available_min) {

@@ -34,11 +34,13 @@ mod offload;
 mod report;
 mod scan;
 mod scanner;
+mod stages;
 mod start;
 mod state;
 
 use compressor::ZswapCompressor;
 use scanner::Scanner;
+use stages::Stages;
 pub use start::{Error, lock, restore};
 use state::{Discovery, Durable, Guard, Identity, Running, Scheduled};
 
@@ -80,6 +82,7 @@ pub struct Agent {
     durable: Durable,
     identity: Identity,
     guard: Guard,
+    stages: Stages,
     /// The job that offloaded last, by its index among those with a plan.
     turn: usize,
     costs: Costs,
@@ -152,21 +155,29 @@ impl Agent {
             }
         }
         while deadlines.end.is_none_or(|end| self.context.clock.now() < end) {
+            self.stages.begin(self.context.clock.now());
             let observed = self.observe_and_decide(&mut deadlines)?;
             let wait = self.carry_out();
+            self.end_stage("offloading");
             self.check_guard_if_due();
             self.write_journal();
+            self.end_stage("the journal");
             if observed || std::mem::take(&mut self.context.publish_due) {
                 self.publish();
             }
             if observed {
                 after_round(self, &self.view.get());
             }
+            self.end_stage("publishing");
             let wake = self.wake_at(&deadlines, wait);
             match messages.recv_timeout(wake.saturating_sub(self.context.clock.now())) {
                 Err(RecvTimeoutError::Timeout) => {}
                 Ok(Message::Stop) | Err(RecvTimeoutError::Disconnected) => break,
-                Ok(message) => self.receive(message),
+                Ok(message) => {
+                    self.stages.begin(self.context.clock.now());
+                    self.receive(message);
+                    self.end_stage("a message");
+                }
             }
         }
         // The trackers cannot be stopped during a scan.
@@ -187,8 +198,10 @@ impl Agent {
         if self.scanning.is_none() && now >= deadlines.scan {
             let late = now.saturating_sub(deadlines.scan) > scan_period / 2 && self.costs.scans > 0;
             self.begin_scan(self.context.now(), late)?;
+            self.end_stage("the list of jobs");
         }
         let scanned = self.finish_scan(SLICE.min(self.until_own_deadline()))?;
+        self.end_stage("taking in the scan");
         if scanned {
             deadlines.scan = after(deadlines.scan, scan_period, self.context.clock.now());
         }
@@ -199,9 +212,22 @@ impl Agent {
         }
         if scanned {
             self.plan();
+            self.end_stage("planning");
         }
         let pressing = self.decide_due();
         Ok(scanned || deciding || pressing)
+    }
+
+    /// A stage of the loop is over.
+    fn end_stage(&mut self, name: &'static str) {
+        self.stages.end(name, self.context.clock.now());
+    }
+
+    /// Counts a step that began too late, and reports what delayed it.
+    fn missed_deadline(&mut self, what: &str, due: Duration, now: Duration) {
+        self.costs.deadlines_missed += 1;
+        let cause = self.stages.cause(due, now);
+        log::warn!("{}", stages::missed(what, now.saturating_sub(due), cause));
     }
 
     /// How long until a policy with a period of its own is due.
@@ -221,9 +247,13 @@ impl Agent {
             if now < scheduled.next {
                 continue;
             }
-            self.costs.deadlines_missed += u64::from(now > scheduled.next + period / 2);
+            let due = scheduled.next;
+            if now > due + period / 2 {
+                self.missed_deadline("a policy with its own period", due, now);
+            }
             any = true;
             self.decide_now(policy, self.context.now());
+            self.end_stage("a policy with its own period");
             let done = self.context.clock.now();
             let scheduled = &mut self.policies[policy];
             scheduled.next = after(scheduled.next, period, done);

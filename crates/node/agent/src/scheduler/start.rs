@@ -16,10 +16,11 @@ use units::RatioPpm;
 
 use super::compressor::ZswapCompressor;
 use super::scanner::{Ended, Scanner};
+use super::stages::Stages;
 use super::{Agent, Discovery, Durable, Guard, Identity, Scheduled, report};
 use crate::context::claims::Claims;
 use crate::context::log::Log;
-use crate::context::pace::{ByteRate, CpuBudget};
+use crate::context::pace::{ByteRate, CpuBudget, IdleTime};
 use crate::context::trackers_in_use::TrackersInUse;
 use crate::context::{Context, KernelHandles, Pacing};
 use crate::controllers;
@@ -144,6 +145,7 @@ impl Agent {
             durable: Durable { history, recorder },
             identity: Identity { boot_id, kernel_release },
             guard: Guard::default(),
+            stages: Stages::default(),
             turn: 0,
             costs: Costs::default(),
             ledger: Ledger::default(),
@@ -226,6 +228,7 @@ fn pacing(config: &Config, clock: &Clock) -> Pacing {
         rate: ByteRate::new(config.agent.offload_rate, now),
         budget: CpuBudget::new(config.agent.cpu_budget, config.agent.control_period, now, cpu),
         budget_spent: false,
+        sampling: IdleTime::new(now),
         rates_kernel_cpu: Duration::ZERO,
     }
 }

@@ -23,9 +23,9 @@ pub(super) struct Scheduled {
 }
 
 impl Scheduled {
-    /// A policy that is due at once.
+    /// A policy that is not due before the loop begins.
     pub(super) fn new(policy: Box<dyn Policy>) -> Self {
-        Self { policy, next: Duration::ZERO }
+        Self { policy, next: Duration::MAX }
     }
 }
 

@@ -135,11 +135,18 @@ pub fn sample_to_estimate(job: &mut Job, context: &mut Context, now: Now) {
     }
 }
 
-/// Whether the last try is a control period ago. A job without cold pages that can be read would be asked for them in every period of
-/// every policy, and each time costs its page maps.
-fn may_try(job: &Job, context: &Context, now_ms: Millis) -> bool {
-    let period_ms = Millis(units::millis(context.config.agent.control_period));
-    job.tiering.tried_at_ms.is_none_or(|then| now_ms.saturating_sub(then) >= period_ms)
+/// Failures after which a job is tried less often, half as often after each: jobs without readable pages must not take the time of others.
+const FAILURES_FREE: u32 = 3;
+
+/// The wait is doubled this often at most: to 64 control periods.
+const FAILURES_MAX: u32 = 6;
+
+/// Whether the last try is a control period ago, and there is time for one. A job without cold pages that can be read would be asked
+/// for them in every period of every policy, and each time costs its page maps.
+fn may_try(job: &Job, context: &mut Context, now_ms: Millis) -> bool {
+    let wait = context.config.agent.control_period * (1 << job.tiering.failures.saturating_sub(FAILURES_FREE).min(FAILURES_MAX));
+    let due = job.tiering.tried_at_ms.is_none_or(|then| now_ms.saturating_sub(then) >= Millis(units::millis(wait)));
+    due && context.pacing.sampling.is_available(context.clock.now())
 }
 
 /// The family of the compressor that the machine's far memory uses: zswap's, or zram's if zswap is off.
@@ -161,8 +168,13 @@ fn sample(job: &mut Job, context: &mut Context, now_ms: Millis) -> Option<Sample
     };
     job.tiering.tried_at_ms = Some(now_ms);
     let ages = context.trackers.page_ages(job.tracker.0);
+    let began = context.clock.now();
     let measured = compressibility::measure(&context.kernel.roots, &mut context.kernel.walker, &job.pids, ages, &request).ok();
+    let done = context.clock.now();
+    context.pacing.sampling.spend(done.saturating_sub(began), done);
+    job.tiering.failures = job.tiering.failures.saturating_add(1);
     let measured = measured.filter(|measured| measured.sample.pages > 0)?;
+    job.tiering.failures = 0;
     let shrunk = measured.of(family);
     job.tiering.sampled_at_ms = Some(now_ms);
     job.tiering.measured = Some(measured);

@@ -44,6 +44,8 @@ pub struct Tiering {
     pub sampled_at_ms: Option<Millis>,
     /// When a sample was last tried, whether a page could be read or not.
     pub tried_at_ms: Option<Millis>,
+    /// Tries in a row in which no page could be read.
+    pub failures: u32,
     /// The last sample, by family of compressors.
     pub measured: Option<Measurement>,
     /// The job's write budget.
@@ -78,6 +80,7 @@ impl Tiering {
             stored: Stored::default(),
             sampled_at_ms: None,
             tried_at_ms: None,
+            failures: 0,
             measured: None,
             writes,
             written: Bytes::ZERO,

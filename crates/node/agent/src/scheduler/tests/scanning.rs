@@ -48,6 +48,7 @@ fn pressure_guard_and_messages_do_not_wait_for_a_scan_and_decisions_by_age_do() 
     let machine = Machine::new();
     let (mut agent, end) = scanning(&machine);
     let mut deadlines = Deadlines { scan: Duration::ZERO, control: Duration::ZERO, end: None };
+    agent.policies.iter_mut().for_each(|scheduled| scheduled.next = Duration::ZERO);
     assert!(agent.observe_and_decide(&mut deadlines).unwrap(), "pressure is due");
     assert!(agent.jobs["/p"].slots.get::<Pressure>().unwrap().last.is_some());
     assert!(agent.cold_age(JOB).last.is_none(), "no decision by age");
@@ -61,6 +62,23 @@ fn pressure_guard_and_messages_do_not_wait_for_a_scan_and_decisions_by_age_do() 
     }
     assert_eq!(agent.costs.scans, 1);
     assert!(agent.cold_age(JOB).last.is_some(), "the decision follows the scan");
+}
+
+#[test]
+fn a_policy_with_its_own_period_decides_during_a_control_period() {
+    let machine = Machine::new();
+    let (mut agent, end) = scanning(&machine);
+    end.send(()).unwrap();
+    while agent.scanning.is_some() {
+        agent.finish_scan(Duration::from_secs(1)).unwrap();
+    }
+    let decided = |agent: &Agent| agent.jobs["/p"].slots.get::<Pressure>().unwrap().last.is_some();
+    agent.control(agent.context.now());
+    assert!(agent.cold_age(JOB).last.is_some() && !decided(&agent), "it is not due");
+    agent.policies.iter_mut().for_each(|scheduled| scheduled.next = Duration::ZERO);
+    agent.control(agent.context.now());
+    assert!(decided(&agent));
+    assert_eq!(agent.costs.deadlines_missed, 1, "it was due at boot");
 }
 
 #[test]
