@@ -120,11 +120,11 @@ fn walking(report: &mut Report, effort: Effort) -> Result<()> {
     let mut walker = Walker::default();
     let mut work = || {
         let mut present = 0;
-        let walked = walker.walk(&roots, pid, 0, &mut |_, entry| {
+        let walked = walker.walk(&roots, pid, 0, u64::MAX, &mut |_, entry| {
             present += u64::from(black_box(entry).present());
             Flow::Continue
         });
-        walked.map_or(0, |()| present)
+        walked.map_or(0, |_| present)
     };
     ensure!(work() >= pages, "not all of this process's {pages} pages are present; check that /proc is mounted");
     let mut entries = vec![Entry::default(); CHUNK];

@@ -33,24 +33,37 @@ impl Default for Walker {
 
 impl Walker {
     /// Calls `visit` for every swap-backed page of `pid` at or above `from` that is resident or swapped out, in the
-    /// order of addresses.
+    /// order of addresses. Reads `most` entries at most, and a chunk more: a process may have reserved 127 TiB, which is 34 billion
+    /// entries on kernels before 6.7. Returns where the next walk continues; `None` if this one reached the end, or `visit` stopped it.
     ///
     /// # Errors
     /// `Gone` if the process has exited; any other error of `/proc/PID/maps` or `/proc/PID/pagemap`.
-    pub fn walk(&mut self, roots: &Roots, pid: i32, from: u64, visit: &mut dyn FnMut(u64, Entry) -> Flow) -> Result<()> {
+    pub fn walk(
+        &mut self,
+        roots: &Roots,
+        pid: i32,
+        from: u64,
+        most: u64,
+        visit: &mut dyn FnMut(u64, Entry) -> Flow,
+    ) -> Result<Option<u64>> {
+        let mut left = most;
         let pagemap = Pagemap::open(roots, pid)?;
         for vma in maps::read(roots, pid)?.iter().filter(|vma| vma.end > from) {
             let Some(shared_memory) = swap_backed(vma) else { continue };
             let mut address = vma.start.max(from);
             while address < vma.end {
+                if left == 0 {
+                    return Ok(Some(address));
+                }
                 let length = usize::try_from((vma.end - address).div_ceil(self.page_bytes)).unwrap_or(CHUNK).min(CHUNK);
                 let got = pagemap.read(address, &mut self.entries[..length])?;
+                left = left.saturating_sub(got as u64);
                 let mut empty = true;
                 for entry in &self.entries[..got] {
                     if entry.present() || entry.swapped() {
                         empty = false;
                         if (shared_memory || !entry.file_or_shmem()) && visit(address, *entry) == Flow::Stop {
-                            return Ok(());
+                            return Ok(None);
                         }
                     }
                     address += self.page_bytes;
@@ -63,7 +76,7 @@ impl Walker {
                 }
             }
         }
-        Ok(())
+        Ok(None)
     }
 }
 
@@ -119,7 +132,7 @@ mod tests {
 
         let mut visited = Vec::new();
         Walker::default()
-            .walk(&roots, pid, 0, &mut |address, _| {
+            .walk(&roots, pid, 0, u64::MAX, &mut |address, _| {
                 visited.extend(range.contains(&address).then_some(address));
                 Flow::Continue
             })
@@ -141,6 +154,25 @@ mod tests {
         }
     }
 
+    /// A process of files, which has reserved 127 TiB of which no page is present. The kernel cannot list what a mapping holds.
+    #[test]
+    fn a_walk_through_reserved_memory_ends_and_continues() {
+        let directory = tempfile::tempdir().unwrap();
+        let roots = Roots::under(directory.path());
+        let process = roots.proc.join("7");
+        std::fs::create_dir_all(&process).unwrap();
+        let (start, length) = (0x1000_0000_u64, 127_u64 << 40);
+        std::fs::write(process.join("maps"), format!("{start:x}-{:x} rw-p 00000000 00:00 0\n", start + length)).unwrap();
+        let page = kernel::page_size().bytes();
+        std::fs::File::create(process.join("pagemap")).unwrap().set_len((start + length) / page * 8).unwrap();
+        let mut walker = Walker::default();
+        let mut walk = |from, most| walker.walk(&roots, 7, from, most, &mut |_, _| Flow::Continue).unwrap();
+        let reached = walk(0, 3 * CHUNK as u64 - 1).unwrap();
+        assert_eq!(reached, start + 3 * CHUNK as u64 * page);
+        assert_eq!(walk(reached, 1), Some(reached + CHUNK as u64 * page));
+        assert_eq!(walk(start + length - page, 1), None);
+    }
+
     #[test]
     fn a_walk_starts_at_an_address_and_stops_on_request() {
         let (roots, pid) = (Roots::host(), i32::try_from(std::process::id()).unwrap());
@@ -153,12 +185,12 @@ mod tests {
                 first = Some(address);
                 Flow::Stop
             };
-            walker.walk(&roots, pid, from, visit).unwrap();
+            walker.walk(&roots, pid, from, u64::MAX, visit).unwrap();
             first
         };
         let middle = (start + (1 << 19)).next_multiple_of(kernel::page_size().bytes());
         assert_eq!(first_at_or_above(middle), Some(middle));
         assert!(first_at_or_above(0).is_some_and(|first| first < middle));
-        assert!(walker.walk(&roots, i32::MAX, 0, &mut |_, _| Flow::Continue).unwrap_err().is_gone());
+        assert!(walker.walk(&roots, i32::MAX, 0, u64::MAX, &mut |_, _| Flow::Continue).unwrap_err().is_gone());
     }
 }

@@ -13,7 +13,7 @@ use kernel::maps::{self, Kind, Vma};
 use kernel::{Result, Roots};
 use units::{Bytes, Pages};
 
-use super::push;
+use super::{STEP_ENTRIES, push};
 use trackers::walk::{Flow, Walker};
 
 /// Addresses of file mappings that one step deactivates: the kernel walks them and moves nothing.
@@ -147,7 +147,7 @@ fn pages(roots: &Roots, walker: &mut Walker, task: Task, pid: i32, from: u64, li
     };
     let mut batch = Batch::default();
     let mut found = 0;
-    walker.walk(roots, pid, from, &mut |address, entry| {
+    let reached = walker.walk(roots, pid, from, STEP_ENTRIES, &mut |address, entry| {
         let applies = match task {
             Task::Compact => entry.present() && entry.exclusive(),
             Task::Prefetch => entry.swapped() && !contain(&of_files, address),
@@ -163,6 +163,7 @@ fn pages(roots: &Roots, walker: &mut Walker, task: Task, pid: i32, from: u64, li
         push(&mut batch.ranges, address..address + page);
         Flow::Continue
     })?;
+    batch.stopped_at = batch.stopped_at.or(reached);
     Ok(batch)
 }
 

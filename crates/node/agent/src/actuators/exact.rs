@@ -8,7 +8,7 @@ use kernel::madvise::PidFd;
 use kernel::{Result, Roots, process};
 use units::{Age, Pages};
 
-use super::{Asked, push};
+use super::{Asked, STEP_ENTRIES, push};
 use trackers::ages::{PageAges, Tracker};
 use trackers::walk::{Flow, Walker};
 
@@ -109,7 +109,7 @@ pub fn step(
 /// `madvise_cold_or_pageout_pte_range`). Policy `cold_age` asks the kernel's lists for these pages.
 fn collect(roots: &Roots, walker: &mut Walker, ages: &dyn PageAges, pid: i32, from: u64, threshold: Age, limit: Pages) -> Result<Batch> {
     let mut batch = Batch::default();
-    walker.walk(roots, pid, from, &mut |address, entry| {
+    let reached = walker.walk(roots, pid, from, STEP_ENTRIES, &mut |address, entry| {
         if !entry.present() || !entry.exclusive() {
             return Flow::Continue;
         }
@@ -122,6 +122,7 @@ fn collect(roots: &Roots, walker: &mut Walker, ages: &dyn PageAges, pid: i32, fr
         batch.pages.extend(entry.pfn().map(|frame| Page { address, frame, age }));
         Flow::Continue
     })?;
+    batch.stopped_at = batch.stopped_at.or(reached);
     Ok(batch)
 }
 
@@ -137,18 +138,18 @@ pub fn cold_ranges(roots: &Roots, ages: &dyn PageAges, pids: &[i32], threshold: 
     let mut walker = Walker::default();
     let mut young = HashSet::new();
     for &pid in pids {
-        let walked = walker.walk(roots, pid, 0, &mut |address, entry| {
+        let walked = walker.walk(roots, pid, 0, u64::MAX, &mut |address, entry| {
             if entry.present() && !entry.exclusive() && ages.age(pid, address, entry).is_none_or(|age| age < threshold) {
                 young.extend(entry.pfn());
             }
             Flow::Continue
         });
-        walked.or_else(|error| if error.is_gone() { Ok(()) } else { Err(error) })?;
+        walked.map(drop).or_else(|error| if error.is_gone() { Ok(()) } else { Err(error) })?;
     }
     let mut found = Vec::new();
     for &pid in pids {
         let mut ranges = Vec::new();
-        let walked = walker.walk(roots, pid, 0, &mut |address, entry| {
+        let walked = walker.walk(roots, pid, 0, u64::MAX, &mut |address, entry| {
             let cold = entry.present() && ages.age(pid, address, entry).is_some_and(|age| age >= threshold);
             if cold && (entry.exclusive() || entry.pfn().is_some_and(|pfn| !young.contains(&pfn))) {
                 push(&mut ranges, address..address + page);
@@ -158,7 +159,7 @@ pub fn cold_ranges(roots: &Roots, ages: &dyn PageAges, pids: &[i32], threshold: 
         match walked {
             Err(error) if !error.is_gone() => return Err(error),
             Err(_) => {}
-            Ok(()) => found.push((pid, ranges)),
+            Ok(_) => found.push((pid, ranges)),
         }
     }
     Ok(found)

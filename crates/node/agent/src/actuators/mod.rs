@@ -22,6 +22,9 @@ pub mod exact;
 pub mod lru;
 pub mod reclaimer;
 
+/// Page map entries that one step reads at most: those of 4 GiB, in some tens of milliseconds.
+const STEP_ENTRIES: u64 = 1 << 20;
+
 /// The result of one step of an actuator.
 #[derive(Clone, Debug, Default)]
 pub struct Asked {

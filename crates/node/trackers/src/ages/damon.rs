@@ -36,6 +36,9 @@ const REGIONS_MIN: u64 = 3;
 /// exact.
 const REGION_BYTES: u64 = 32 << 10;
 
+/// Page map entries of a process that a scan reads at most: those of 1 TiB.
+const ENTRIES_MAX: u64 = 1 << 28;
+
 /// Upper bounds of what the kernel keeps: `struct damon_region` in its slab (at most 104 bytes on 6.12 and 7.2), and the stack and
 /// the task of a kdamond.
 const REGION_KERNEL_BYTES: Bytes = Bytes(128);
@@ -164,7 +167,7 @@ impl Damon {
         job.scan.taken_at = current.taken_at;
         let limits = self.limits;
         let (mut now_at, mut before_at) = (Cursor::new(&current.regions), Cursor::new(&previous.regions));
-        let walked = self.walker.walk(&self.roots, pid, 0, &mut |address, entry| {
+        let walked = self.walker.walk(&self.roots, pid, 0, ENTRIES_MAX, &mut |address, entry| {
             if entry.present() {
                 // Memory outside all regions was mapped after the regions were last updated: it is new.
                 let region = now_at.find(address);
@@ -180,7 +183,10 @@ impl Damon {
             Flow::Continue
         });
         self.last.insert(pid, current);
-        walked
+        if walked?.is_some() {
+            job.scan.remark = Some(format!("process {pid} has reserved more memory than can be read; its last pages are not counted"));
+        }
+        Ok(())
     }
 }
 

@@ -35,6 +35,9 @@ pub struct Request {
     pub family: Family,
 }
 
+/// Page map entries that one measurement reads at most, of all processes: those of 16 GiB.
+const ENTRIES_MAX: u64 = 1 << 22;
+
 /// Additional saving that justifies another compressor, as a share of the pages' size.
 const SAVING_MIN: RatioPpm = RatioPpm(100_000);
 
@@ -116,7 +119,8 @@ pub fn measure(roots: &Roots, walker: &mut Walker, pids: &[i32], ages: Option<&d
         if share == 0 {
             break;
         }
-        let chosen = match choose(roots, walker, pid, ages, request.threshold, share) {
+        let entries = ENTRIES_MAX / pids.len() as u64;
+        let chosen = match choose(roots, walker, (pid, entries), ages, request.threshold, share) {
             Err(error) if error.is_gone() => continue,
             chosen => chosen?,
         };
@@ -195,11 +199,11 @@ fn median_us(times: &mut [Duration]) -> u64 {
     u64::try_from(median).unwrap_or(u64::MAX).max(1)
 }
 
-/// Chooses at most `count` cold pages, evenly spread.
+/// Chooses at most `count` cold pages, evenly spread over those that the first `entries` of the process's page map have.
 fn choose(
     roots: &Roots,
     walker: &mut Walker,
-    pid: i32,
+    (pid, entries): (i32, u64),
     ages: Option<&dyn PageAges>,
     threshold: Age,
     count: usize,
@@ -209,7 +213,7 @@ fn choose(
     };
     let mut chosen = Vec::with_capacity(2 * count);
     let (mut stride, mut visited) = (1usize, 0usize);
-    walker.walk(roots, pid, 0, &mut |address, entry| {
+    walker.walk(roots, pid, 0, entries, &mut |address, entry| {
         if is_cold(address, entry) {
             if visited.is_multiple_of(stride) {
                 chosen.push((address, entry));
