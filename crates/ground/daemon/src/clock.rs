@@ -16,6 +16,16 @@ pub struct Clock(Source);
 enum Source {
     System { origin: Duration, started: Instant },
     Manual(Arc<Mutex<Reading>>),
+    Other(Arc<dyn TimeSource>),
+}
+
+/// A source of time that a simulation supplies. Each reading is a point at which the simulated machine may change.
+pub trait TimeSource: std::fmt::Debug + Send + Sync {
+    /// Monotonic time.
+    fn now(&self) -> Duration;
+
+    /// The time by the wall clock.
+    fn unix_ms(&self) -> UnixMillis;
 }
 
 /// What a manual clock shows.
@@ -39,12 +49,19 @@ impl Clock {
         Self::system(since_epoch())
     }
 
+    /// A clock that reads another source.
+    #[must_use]
+    pub fn of(source: Arc<dyn TimeSource>) -> Self {
+        Self(Source::Other(source))
+    }
+
     /// Monotonic time.
     #[must_use]
     pub fn now(&self) -> Duration {
         match &self.0 {
             Source::System { origin, started } => origin.saturating_add(started.elapsed()),
             Source::Manual(reading) => read(reading).now,
+            Source::Other(source) => source.now(),
         }
     }
 
@@ -54,6 +71,7 @@ impl Clock {
         match &self.0 {
             Source::System { .. } => UnixMillis(units::millis(since_epoch())),
             Source::Manual(reading) => read(reading).unix_ms,
+            Source::Other(source) => source.unix_ms(),
         }
     }
 }

@@ -15,7 +15,7 @@ mod notify;
 pub mod socket;
 pub mod trusted;
 
-pub use clock::{Clock, ManualClock};
+pub use clock::{Clock, ManualClock, TimeSource};
 pub use error::{Error, Result};
 pub use lock::PidLock;
 pub use notify::notify_ready;

@@ -48,4 +48,4 @@ pub mod undo;
 pub mod view;
 
 pub use options::Options;
-pub use scheduler::{Agent, Message};
+pub use scheduler::{Agent, Deadlines, Message, ScanWait};

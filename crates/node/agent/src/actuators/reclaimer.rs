@@ -30,12 +30,22 @@ pub struct Request<'a> {
     pub swappiness: u8,
 }
 
+/// Carries out a request, in place of the child.
+pub type Ask = Box<dyn FnMut(Request<'_>) -> io::Result<()> + Send>;
+
 /// The child process, started at the first request and killed when this is dropped.
-#[derive(Debug)]
 pub struct Reclaimer {
     command: fn() -> io::Result<Command>,
     request_max: Duration,
     running: Option<Running>,
+    /// What is asked instead of a child.
+    instead: Option<Ask>,
+}
+
+impl std::fmt::Debug for Reclaimer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Reclaimer").field("running", &self.running).finish_non_exhaustive()
+    }
 }
 
 #[derive(Debug)]
@@ -48,7 +58,7 @@ struct Running {
 
 impl Default for Reclaimer {
     fn default() -> Self {
-        Self { command: own_child, request_max: REQUEST_MAX, running: None }
+        Self { command: own_child, request_max: REQUEST_MAX, running: None, instead: None }
     }
 }
 
@@ -59,12 +69,21 @@ fn own_child() -> io::Result<Command> {
 }
 
 impl Reclaimer {
+    /// A reclaimer without a child: `ask` carries out its requests.
+    #[must_use]
+    pub fn by(ask: Ask) -> Self {
+        Self { instead: Some(ask), ..Self::default() }
+    }
+
     /// Has the kernel reclaim. The cgroup's counters show how much it was: the kernel may reclaim more or less. A request
     /// that takes too long is stopped.
     ///
     /// # Errors
     /// If the child cannot be started, or ends without an answer.
     pub fn ask(&mut self, request: Request<'_>) -> io::Result<()> {
+        if let Some(ask) = &mut self.instead {
+            return ask(request);
+        }
         let running = match &mut self.running {
             Some(running) => running,
             None => self.running.insert(Running::start((self.command)()?, self.request_max)?),
@@ -164,7 +183,7 @@ mod tests {
     const REQUEST: Request<'_> = Request { cgroup: "/a b", amount: Bytes(4096), swappiness: 200 };
 
     fn reclaimer(command: fn() -> io::Result<Command>, request_max: Duration) -> Reclaimer {
-        Reclaimer { command, request_max, running: None }
+        Reclaimer { command, request_max, running: None, instead: None }
     }
 
     fn script(text: &str) -> io::Result<Command> {

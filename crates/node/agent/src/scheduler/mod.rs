@@ -15,6 +15,7 @@ use kernel::{Roots, process};
 use policy::background::Hint;
 use trackers::ages::{self, Tracker};
 
+use crate::actuators::reclaimer::{Ask, Reclaimer};
 use crate::context::{Context, SLICE};
 use crate::controllers::policy::Cadence;
 use crate::controllers::slots::Jobs;
@@ -92,10 +93,22 @@ pub struct Agent {
 }
 
 /// The next deadlines of the loop, as time since boot.
-struct Deadlines {
+#[derive(Debug)]
+pub struct Deadlines {
     scan: Duration,
     control: Duration,
     end: Option<Duration>,
+}
+
+/// How a turn of the loop treats a scan that is under way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ScanWait {
+    /// Waits for it as long as nothing else is due, [`SLICE`] at most.
+    Slice,
+    /// Waits until it ends.
+    End,
+    /// Takes it in at a later turn: the scan of a large machine lasts for many. It has measured everything when the turn ends.
+    Later,
 }
 
 impl Agent {
@@ -122,6 +135,11 @@ impl Agent {
         self.context.trackers.get(kind)
     }
 
+    /// Has `ask` carry out requests for reclaim, in place of the child process that asks the kernel.
+    pub fn ask_reclaim_by(&mut self, ask: Ask) {
+        self.context.kernel.reclaimer = Reclaimer::by(ask);
+    }
+
     /// Runs until a message or `until` (time since the start) ends it, then restores everything.
     ///
     /// `after_round` is called after each scan or decision, with the published view.
@@ -134,42 +152,20 @@ impl Agent {
         until: Option<Duration>,
         after_round: &mut dyn FnMut(&Self, &View),
     ) -> Result<(), Error> {
-        self.update_parameters();
-        let outcome = self.keep_deadlines(messages, until, after_round);
+        let mut deadlines = self.begin_turns(until);
+        let outcome = self.keep_deadlines(&mut deadlines, messages, after_round);
         self.stop();
         outcome
     }
 
     fn keep_deadlines(
         &mut self,
+        deadlines: &mut Deadlines,
         messages: &Receiver<Message>,
-        until: Option<Duration>,
         after_round: &mut dyn FnMut(&Self, &View),
     ) -> Result<(), Error> {
-        let start = self.context.clock.now();
-        let control = start + self.context.config.agent.control_period;
-        let mut deadlines = Deadlines { scan: start, control, end: until.map(|until| start + until) };
-        for scheduled in &mut self.policies {
-            if let Cadence::Every(period) = scheduled.policy.cadence(&self.context.config) {
-                scheduled.next = start + period;
-            }
-        }
         while deadlines.end.is_none_or(|end| self.context.clock.now() < end) {
-            self.stages.begin(self.context.clock.now());
-            let observed = self.observe_and_decide(&mut deadlines)?;
-            let wait = self.carry_out();
-            self.end_stage("offloading");
-            self.check_guard_if_due();
-            self.write_journal();
-            self.end_stage("the journal");
-            if observed || std::mem::take(&mut self.context.publish_due) {
-                self.publish();
-            }
-            if observed {
-                after_round(self, &self.view.get());
-            }
-            self.end_stage("publishing");
-            let wake = self.wake_at(&deadlines, wait);
+            let wake = self.turn(deadlines, ScanWait::Slice, after_round)?;
             match messages.recv_timeout(wake.saturating_sub(self.context.clock.now())) {
                 Err(RecvTimeoutError::Timeout) => {}
                 Ok(Message::Stop) | Err(RecvTimeoutError::Disconnected) => break,
@@ -188,8 +184,59 @@ impl Agent {
         Ok(())
     }
 
+    /// The loop's first deadlines; it ends at `until` after now. [`Agent::run`] does this, the turns and their end by itself: these are
+    /// for a caller that keeps the time, such as a simulation.
+    pub fn begin_turns(&mut self, until: Option<Duration>) -> Deadlines {
+        self.update_parameters();
+        let start = self.context.clock.now();
+        for scheduled in &mut self.policies {
+            if let Cadence::Every(period) = scheduled.policy.cadence(&self.context.config) {
+                scheduled.next = start + period;
+            }
+        }
+        let control = start + self.context.config.agent.control_period;
+        Deadlines { scan: start, control, end: until.map(|until| start + until) }
+    }
+
+    /// One turn of the loop: does what is due. Returns the time since boot of the next turn.
+    ///
+    /// # Errors
+    /// As [`Agent::run`].
+    pub fn turn(
+        &mut self,
+        deadlines: &mut Deadlines,
+        scan_wait: ScanWait,
+        after_round: &mut dyn FnMut(&Self, &View),
+    ) -> Result<Duration, Error> {
+        self.stages.begin(self.context.clock.now());
+        let observed = self.observe_and_decide(deadlines, scan_wait)?;
+        let wait = self.carry_out();
+        self.end_stage("offloading");
+        self.check_guard_if_due();
+        self.write_journal();
+        self.end_stage("the journal");
+        if observed || std::mem::take(&mut self.context.publish_due) {
+            self.publish();
+        }
+        if observed {
+            after_round(self, &self.view.get());
+        }
+        self.end_stage("publishing");
+        Ok(self.wake_at(deadlines, wait))
+    }
+
+    /// Ends the turns as [`Agent::run`] does: waits for the scan that is under way, and restores everything.
+    ///
+    /// # Errors
+    /// If the scanning thread has panicked; everything else is restored.
+    pub fn end_turns(&mut self) -> Result<(), Error> {
+        let scanned = self.finish_scan(Duration::MAX);
+        self.stop();
+        scanned.map(drop)
+    }
+
     /// Scans and decides, whatever is due. Returns whether anything was. Decisions by age wait for the scan that is under way.
-    fn observe_and_decide(&mut self, deadlines: &mut Deadlines) -> Result<bool, Error> {
+    fn observe_and_decide(&mut self, deadlines: &mut Deadlines, scan_wait: ScanWait) -> Result<bool, Error> {
         let now = self.context.clock.now();
         let (scan_period, control_period) = {
             let agent = &self.context.config.agent;
@@ -200,7 +247,15 @@ impl Agent {
             self.begin_scan(self.context.now(), late)?;
             self.end_stage("the list of jobs");
         }
-        let scanned = self.finish_scan(SLICE.min(self.until_own_deadline()))?;
+        let scanned = match scan_wait {
+            ScanWait::Slice => self.finish_scan(SLICE.min(self.until_own_deadline()))?,
+            ScanWait::End => self.finish_scan(Duration::MAX)?,
+            ScanWait::Later if self.scanning.is_some() => {
+                self.scanner.settle()?;
+                false
+            }
+            ScanWait::Later => false,
+        };
         self.end_stage("taking in the scan");
         if scanned {
             deadlines.scan = after(deadlines.scan, scan_period, self.context.clock.now());
@@ -277,7 +332,8 @@ impl Agent {
         fixed.chain(waits).min().unwrap_or(now)
     }
 
-    fn receive(&mut self, message: Message) {
+    /// Takes a message, as [`Agent::run`] does between two turns.
+    pub fn receive(&mut self, message: Message) {
         match message {
             Message::Hint { job, hint } => self.take_hint(&job, hint),
             Message::Follow(poll) => self.follow(*poll),

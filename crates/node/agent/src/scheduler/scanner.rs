@@ -17,6 +17,12 @@ pub(super) struct Part {
     pub(super) cpu: Duration,
 }
 
+impl std::fmt::Debug for Part {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Part").field("tracker", &self.tracker.kind()).field("targets", &self.targets.len()).finish_non_exhaustive()
+    }
+}
+
 impl Part {
     pub(super) fn new(tracker: Box<dyn Tracker>, targets: Vec<Target>) -> Self {
         Self { tracker, targets, scans: Ok(Vec::new()), cpu: Duration::ZERO }
@@ -40,6 +46,8 @@ pub struct Ended;
 pub(super) struct Scanner {
     work: Sender<(Duration, Vec<Part>)>,
     results: Receiver<Vec<Part>>,
+    /// Results that [`Scanner::settle`] has waited for.
+    settled: Option<Vec<Part>>,
 }
 
 impl Scanner {
@@ -58,7 +66,7 @@ impl Scanner {
                 }
             }
         })?;
-        Ok(Self { work, results })
+        Ok(Self { work, results, settled: None })
     }
 
     /// Begins a scan at `now`, time since boot.
@@ -69,11 +77,24 @@ impl Scanner {
         self.work.send((now, parts)).map_err(|_| Ended)
     }
 
+    /// Waits until the scan that is under way has measured everything, and keeps its results: nothing reads the kernel's files
+    /// beside a simulation that changes them.
+    ///
+    /// # Errors
+    /// As [`Scanner::results`].
+    pub(super) fn settle(&mut self) -> Result<(), Ended> {
+        self.settled = self.results(Duration::MAX)?;
+        Ok(())
+    }
+
     /// The results of the scan that is under way; `None` if it takes longer than `wait`.
     ///
     /// # Errors
     /// If the thread has panicked.
-    pub(super) fn results(&self, wait: Duration) -> Result<Option<Vec<Part>>, Ended> {
+    pub(super) fn results(&mut self, wait: Duration) -> Result<Option<Vec<Part>>, Ended> {
+        if let Some(parts) = self.settled.take() {
+            return Ok(Some(parts));
+        }
         match self.results.recv_timeout(wait) {
             Ok(parts) => Ok(Some(parts)),
             Err(RecvTimeoutError::Timeout) => Ok(None),

@@ -49,7 +49,7 @@ fn pressure_guard_and_messages_do_not_wait_for_a_scan_and_decisions_by_age_do() 
     let (mut agent, end) = scanning(&machine);
     let mut deadlines = Deadlines { scan: Duration::ZERO, control: Duration::ZERO, end: None };
     agent.policies.iter_mut().for_each(|scheduled| scheduled.next = Duration::ZERO);
-    assert!(agent.observe_and_decide(&mut deadlines).unwrap(), "pressure is due");
+    assert!(agent.observe_and_decide(&mut deadlines, ScanWait::Slice).unwrap(), "pressure is due");
     assert!(agent.jobs["/p"].slots.get::<Pressure>().unwrap().last.is_some());
     assert!(agent.cold_age(JOB).last.is_none(), "no decision by age");
     agent.check_guard();
@@ -58,7 +58,7 @@ fn pressure_guard_and_messages_do_not_wait_for_a_scan_and_decisions_by_age_do() 
     assert_eq!(agent.context.trackers.kernel_cpu_time(), seconds(7), "what the tracker has cost so far");
     end.send(()).unwrap();
     while agent.scanning.is_some() {
-        agent.observe_and_decide(&mut deadlines).unwrap();
+        agent.observe_and_decide(&mut deadlines, ScanWait::Slice).unwrap();
     }
     assert_eq!(agent.costs.scans, 1);
     assert!(agent.cold_age(JOB).last.is_some(), "the decision follows the scan");
