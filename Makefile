@@ -12,6 +12,7 @@ SCENARIO ?=
 KERNEL ?=
 TRACE ?=
 SIMULATE ?=
+SEEDS ?= 1000
 ARENA ?=
 
 .PHONY: help
@@ -117,6 +118,11 @@ test-stranger: toolchain ## a client in Python, generated from docs/pool-api.jso
 test-libvirt: toolchain venv lab-setup-stock ## a pool's guest by libvirt, as root: installs it, runs a libvirtd of its own beside any other
 	tools/libvirt
 	$(THERMOLAB) run pool_libvirt --kernel 6.12
+
+.PHONY: simulate
+simulate: toolchain ## the agent on a simulated kernel, with faults from SEEDS= seeds; some minutes; target/simulate/result.json
+	mkdir -p target/simulate
+	cargo run --locked -p thermocline-sim --bin thermocline-sim -- --seeds $(SEEDS) --result target/simulate/result.json
 
 .PHONY: attack-local
 attack-local: toolchain venv lab-setup-stock ## a user without privileges against the agent's listener, locks, files and socket, in a guest; 2 minutes

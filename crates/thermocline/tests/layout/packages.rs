@@ -22,6 +22,8 @@ const ROOMS: &[(&str, u8)] = &[
     ("thermocline-agent", 4),
     // Reads the agent's journals; the agent does not know it.
     ("thermocline-advise", 5),
+    // Runs the whole agent.
+    ("thermocline-sim", 5),
     // crates/fleet: many machines.
     ("thermocline-trace", 2),
     ("thermocline-model", 3),
