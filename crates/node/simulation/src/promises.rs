@@ -45,7 +45,7 @@ pub struct Allowed {
     pub steady: bool,
     /// Whether a scan ended in this turn.
     pub scanned: bool,
-    /// Whether scans last for some turns now, or did at the last one.
+    /// Whether scans last for some turns now, or did at the last one; or the agent was killed in this turn.
     pub slow_scans: bool,
 }
 
@@ -56,7 +56,7 @@ pub fn requests(machine: &mut Machine, allowed: Allowed) -> Vec<String> {
     let reserve = machine.swap_pages / SWAP_RESERVE_PARTS;
     if allowed.scanned {
         for group in &mut machine.groups {
-            // A slow scan ended long after it measured.
+            // What was idle when it measured is not known exactly.
             group.cold = if allowed.slow_scans { group.resident() } else { group.idle_before };
             group.asked = 0;
         }

@@ -201,7 +201,9 @@ impl<'a> Run<'a> {
     /// Checks the promises after a turn.
     fn check(&mut self) {
         let mut machine = machine::lock(&self.machine);
-        let mut scanned = false;
+        // Whether an agent scanned before it was killed in this turn is unknown.
+        let unknown = self.agent.is_none();
+        let mut scanned = unknown;
         if let Some(running) = &mut self.agent {
             let scans = running.agent.view().get().costs.scans;
             scanned = scans != std::mem::replace(&mut running.scans, scans);
@@ -210,7 +212,7 @@ impl<'a> Run<'a> {
             acts: !self.plan.dry_run,
             steady: self.effects.steady(self.turn),
             scanned,
-            slow_scans: self.effects.slow_scans(self.turn) || self.effects.slow_scans(self.turn.saturating_sub(10)),
+            slow_scans: unknown || self.effects.slow_scans(self.turn) || self.effects.slow_scans(self.turn.saturating_sub(10)),
         };
         let mut broken = promises::requests(&mut machine, allowed);
         let settings = machine.settings();

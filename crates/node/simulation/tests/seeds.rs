@@ -11,10 +11,11 @@ use sim::promises::{self, Allowed};
 use sim::run::run;
 
 /// Seeds that once broke a promise, and what they found. So far all of them found an error of the simulation.
-const FOUND: [(u64, &str); 3] = [
+const FOUND: [(u64, &str); 4] = [
     (12, "an operator's memory.low of a slice was noted for the job below it"),
     (19, "the same for memory.swap.max"),
     (24, "the same, with a stop in between"),
+    (103, "a scan was forgotten whose agent was killed in the same turn"),
 ];
 
 #[test]
