@@ -47,8 +47,8 @@ const SINCE_TRACKER: u32 = 3;
 /// First version with [`Number::SampledCompressedPpm`].
 const SINCE_COMPRESSED: u32 = 4;
 
-/// Maximum entries per job and day: three per second.
-const DAY_ENTRIES_MAX: usize = 1 << 18;
+/// Maximum size of a job's unpacked day. Constant numbers take almost nothing in the file.
+const DAY_BYTES_MAX: usize = 64 << 20;
 const NOT_AS_MANY: &str = "its bytes are not as many entries as its row states";
 const TOO_MANY_PAGES: &str = "its page counts overflow 32 bits; compact its traces again, which counts them in larger units";
 
@@ -116,6 +116,11 @@ fn known(version: u32) -> usize {
 /// Returns the numbers per entry, with its histograms, rounded up to a multiple of [`LANES`].
 fn stride(buckets: usize, version: u32) -> usize {
     (2 * buckets + known(version)).next_multiple_of(LANES)
+}
+
+/// Returns the maximum entries per job and day: two per second for 33 buckets.
+fn day_entries_max(buckets: usize, version: u32) -> usize {
+    DAY_BYTES_MAX / (stride(buckets, version) * size_of::<u32>())
 }
 
 /// The packed entries of one job and day, all of one tracker.
@@ -234,7 +239,7 @@ impl JobDay {
         }
         (unpacked.buckets, unpacked.stride) = (basis.buckets(), stride(basis.buckets(), self.version));
         unpacked.known = known(self.version);
-        if self.entries > DAY_ENTRIES_MAX {
+        if self.entries > day_entries_max(unpacked.buckets, self.version) {
             return Err(damaged(NOT_AS_MANY));
         }
         let done = pack::unpack(self.tiles.data(), unpacked.stride, self.entries, &mut unpacked.matrix);

@@ -33,7 +33,7 @@ pub use merge::Merge;
 pub use read::{Rows, Run, Trace};
 pub use sink::{Sink, Status};
 pub use spool::{CloseReport, Spool};
-pub use write::{EXTENSION, FileSummary, GROUP_ENTRIES, GROUP_ENTRIES_MAX, Writer};
+pub use write::{EXTENSION, FileSummary, GROUP_ENTRIES, Writer, group_entries_max};
 
 #[cfg(test)]
 mod testing;

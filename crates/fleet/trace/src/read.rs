@@ -6,16 +6,23 @@ use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 
+use parquet::basic::Type;
 use parquet::column::reader::ColumnReader;
 use parquet::data_type::ByteArray;
 use parquet::file::reader::{FileReader, RowGroupReader};
 use parquet::file::serialized_reader::SerializedFileReader;
+use parquet_guard::Guard;
 use store::FileError;
 
 use crate::entry::{Basis, Entry, FIGURES, Figures, JobId, Labels};
 use crate::error::{Error, Result};
 use crate::schema::{self, ID_WORDS, JOB_KEY, WORDS};
-use crate::write::GROUP_ENTRIES_MAX;
+use crate::write::entry_bytes;
+
+/// Names of the jobs of one row group: a thousand bytes for each of the entries that a group usually has.
+const NAMES_BYTES_MAX: usize = 32 << 20;
+/// Distinct words of a label in one row group. Agents write a handful.
+const LABELS_MAX: usize = 1 << 10;
 
 /// An open trace file.
 pub struct Trace {
@@ -23,6 +30,7 @@ pub struct Trace {
     version: u32,
     basis: Basis,
     reader: SerializedFileReader<File>,
+    guard: Guard,
     /// Index of each column, by name.
     columns: HashMap<String, usize>,
 }
@@ -160,19 +168,13 @@ impl Trace {
 
     fn open_unguarded(path: &Path) -> Result<Self> {
         let file = File::open(path).map_err(FileError::at(path, "open"))?;
+        let guard = Guard::new(&file).map_err(|problem| Error::damaged(path, problem))?;
         let reader = SerializedFileReader::new(file).map_err(Error::parquet(path))?;
         let metadata = reader.metadata().file_metadata();
         let (version, basis) = schema::trace_metadata(path, metadata.key_value_metadata())?;
         let described = metadata.schema_descr();
         let columns = described.columns().iter().enumerate().map(|(at, column)| (column.path().string(), at)).collect();
-        let trace = Self { path: path.to_owned(), version, basis, columns, reader };
-        for (index, group) in trace.reader.metadata().row_groups().iter().enumerate() {
-            let rows = usize::try_from(group.num_rows()).unwrap_or(usize::MAX);
-            if rows > GROUP_ENTRIES_MAX {
-                return Err(trace.damaged(format!("row group {index} has {rows} rows; the limit is {GROUP_ENTRIES_MAX}")));
-            }
-        }
-        Ok(trace)
+        Ok(Self { path: path.to_owned(), version, basis, columns, reader, guard })
     }
 
     /// Returns the path of the file.
@@ -220,13 +222,16 @@ impl Trace {
 
     fn group_unguarded(&self, index: usize) -> Result<Rows> {
         let group = self.reader.get_row_group(index).map_err(Error::parquet(&self.path))?;
-        let mut columns = self.columns_of(group.as_ref());
+        let mut columns = self.columns_of(group.as_ref())?;
         let buckets = self.basis.buckets();
         let runs = columns.runs()?;
         let mut labels = <[DictionaryColumn; WORDS.len() - ID_WORDS]>::default();
         for (coded, name) in labels.iter_mut().zip(&WORDS[ID_WORDS..]) {
             for word in columns.words(name)? {
                 coded.push(text(&word));
+                if coded.words.len() > LABELS_MAX {
+                    return Err(self.damaged(format!("column {name} has more than {LABELS_MAX} distinct words in one row group")));
+                }
             }
         }
         let mut figures = Vec::with_capacity(FIGURES.len());
@@ -246,16 +251,22 @@ impl Trace {
     pub fn first_job(&self, index: usize) -> Result<Option<JobId>> {
         guarded(&self.path, || {
             let group = self.reader.get_row_group(index).map_err(Error::parquet(&self.path))?;
-            let mut columns = self.columns_of(group.as_ref());
+            let mut columns = self.columns_of(group.as_ref())?;
             columns.rows = columns.rows.min(1);
             Ok(columns.runs()?.into_iter().next().map(|run| run.id))
         })
     }
 
-    fn columns_of<'a>(&'a self, group: &'a dyn RowGroupReader) -> Columns<'a> {
-        // The number was checked when the file was opened.
-        let rows = usize::try_from(group.metadata().num_rows()).unwrap_or(0);
-        Columns { trace: self, group, rows, numbers: Vec::new() }
+    /// Checks the memory that a row group takes before anything of it is read.
+    fn columns_of<'a>(&'a self, group: &'a dyn RowGroupReader) -> Result<Columns<'a>> {
+        let rows = usize::try_from(group.metadata().num_rows()).unwrap_or(usize::MAX);
+        let chunks = |text: bool| {
+            let columns = group.metadata().columns().iter();
+            columns.filter(move |chunk| (chunk.column_type() == Type::BYTE_ARRAY) == text)
+        };
+        let checked = self.guard.check(rows, entry_bytes(self.basis.buckets()), chunks(true), chunks(false));
+        checked.map_err(|problem| self.damaged(problem))?;
+        Ok(Columns { trace: self, group, rows, numbers: Vec::new() })
     }
 
     fn damaged(&self, what: impl Into<String>) -> Error {
@@ -332,7 +343,7 @@ impl Columns<'_> {
         let ColumnReader::ByteArrayColumnReader(mut reader) = self.open(name)? else {
             return Err(self.trace.damaged(format!("column {name} has not the type of a text")));
         };
-        let mut words = Vec::new();
+        let mut words = Vec::with_capacity(self.rows);
         while words.len() < self.rows {
             let (records, ..) =
                 reader.read_records(self.rows - words.len(), None, None, &mut words).map_err(Error::parquet(&self.trace.path))?;
@@ -349,12 +360,18 @@ impl Columns<'_> {
         let words = [self.words(WORDS[0])?, self.words(WORDS[1])?, self.words(WORDS[2])?];
         self.read_numbers(JOB_KEY)?;
         let mut runs: Vec<Run> = Vec::new();
+        // A name is stored once in the file, and here once for each run.
+        let mut names = 0;
         for row in 0..self.rows {
             let same = row > 0 && self.numbers[row] == self.numbers[row - 1] && words.iter().all(|column| column[row] == column[row - 1]);
             match runs.last_mut().filter(|_| same) {
                 Some(run) => run.rows.end = row + 1,
                 None => {
                     let [cluster, machine, job] = words.each_ref().map(|column| text(&column[row]).to_owned());
+                    names += size_of::<Run>() + cluster.len() + machine.len() + job.len();
+                    if names > NAMES_BYTES_MAX {
+                        return Err(self.trace.damaged(format!("the names of a row group take more than {NAMES_BYTES_MAX} bytes")));
+                    }
                     runs.push(Run { id: JobId { cluster, machine, job, job_key: self.numbers[row] }, rows: row..row + 1 });
                 }
             }

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use parquet::data_type::{ByteArray, ByteArrayType, Int64Type};
 use parquet::errors::ParquetError;
 use parquet::file::writer::SerializedFileWriter;
+use parquet_guard::{ALLOWANCE_BYTES, TEXT_BYTES};
 use store::FileError;
 use store::file::temporary_for;
 use tempfile::NamedTempFile;
@@ -19,8 +20,19 @@ use crate::schema::{self, WORDS};
 /// Entries after which the row group ends with the current job. At 33 buckets a group takes about 24 MB, which is the
 /// memory that the writer needs.
 pub const GROUP_ENTRIES: usize = 1 << 15;
-/// Maximum entries of a row group, and so of one job in one file: 20 years of five-minute entries.
-pub const GROUP_ENTRIES_MAX: usize = 1 << 21;
+
+/// Returns the maximum entries of a row group, and so of one job in one file. A reader holds them in three quarters of what it
+/// allows any file; the rest is for names and pages. At 33 buckets that is a year of five-minute entries.
+#[must_use]
+pub fn group_entries_max(buckets: usize) -> usize {
+    usize::try_from(ALLOWANCE_BYTES / 4 * 3 / entry_bytes(buckets)).unwrap_or(usize::MAX)
+}
+
+/// Memory of one entry while its row group is decoded: a number for each column and a buffer, three names and a label as the
+/// library returns them, and a code for each label.
+pub(crate) fn entry_bytes(buckets: usize) -> u64 {
+    (8 * (FIGURES.len() + 2 * buckets + 1) + 4 * WORDS.len()) as u64 + 4 * TEXT_BYTES
+}
 
 /// A trace file being written. It appears under its name when it is complete.
 pub struct Writer {
@@ -69,7 +81,7 @@ impl Writer {
     ///
     /// # Errors
     /// [`Error::Order`]; [`Error::Damaged`] if a histogram does not have [`Basis::buckets`] counters or a job has more
-    /// than [`GROUP_ENTRIES_MAX`] entries; any error of writing.
+    /// entries than [`group_entries_max`]; any error of writing.
     pub fn push(&mut self, entry: &Entry) -> Result<()> {
         let buckets = self.basis.buckets();
         if entry.cold_pages.len() != buckets || entry.promotions_pages.len() != buckets {
@@ -86,13 +98,11 @@ impl Writer {
             None => false,
         };
         let held = self.numbers[0].len();
-        if held >= GROUP_ENTRIES && !same_job {
+        let most = group_entries_max(buckets);
+        if held >= GROUP_ENTRIES.min(most / 2) && !same_job {
             self.end_group()?;
-        } else if held >= GROUP_ENTRIES_MAX {
-            return Err(Error::damaged(
-                &self.path,
-                format!("{} has more than {GROUP_ENTRIES_MAX} entries; merge fewer days", entry.id.job),
-            ));
+        } else if held >= most {
+            return Err(Error::damaged(&self.path, format!("{} has more than {most} entries; merge fewer days", entry.id.job)));
         }
         self.buffer(entry, same_job);
         if same_job {

@@ -8,14 +8,15 @@ use std::path::{Path, PathBuf};
 use parquet::column::reader::ColumnReader;
 use parquet::file::reader::FileReader;
 use parquet::file::serialized_reader::SerializedFileReader;
+use parquet_guard::Guard;
 
 use crate::about::About;
 use crate::error::{Error, Result};
 use crate::schema::{self, COLUMNS, Row};
 use crate::vm::Vm;
 
-/// The largest number of VMs of a row group, which bounds a reader's memory: 64 times what [`crate::Writer`] writes.
-const GROUP_VMS_MAX: usize = 1 << 23;
+/// Memory of one VM while its row group is decoded: its columns, and the VM.
+const VM_BYTES: u64 = (size_of::<Row>() + size_of::<Vm>()) as u64;
 
 /// An open trace file.
 pub struct Trace {
@@ -23,6 +24,7 @@ pub struct Trace {
     version: u64,
     about: About,
     reader: SerializedFileReader<File>,
+    guard: Guard,
     /// Position in the file of each of [`COLUMNS`].
     columns: [usize; COLUMNS.len()],
 }
@@ -45,6 +47,7 @@ impl Trace {
 
     fn open_unguarded(path: &Path) -> Result<Self> {
         let file = File::open(path).map_err(Error::file(path, "open"))?;
+        let guard = Guard::new(&file).map_err(|problem| Error::damaged(path, problem))?;
         let reader = SerializedFileReader::new(file).map_err(Error::parquet(path))?;
         let metadata = reader.metadata().file_metadata();
         let (version, about) = schema::parse_metadata(path, metadata.key_value_metadata())?;
@@ -58,13 +61,7 @@ impl Trace {
                 return Err(Error::damaged(path, format!("column {name} allows nulls or lists; every column is required and flat")));
             }
         }
-        for (index, group) in reader.metadata().row_groups().iter().enumerate() {
-            if usize::try_from(group.num_rows()).unwrap_or(usize::MAX) > GROUP_VMS_MAX {
-                let rows = group.num_rows();
-                return Err(Error::damaged(path, format!("row group {index} has {rows} rows; the limit is {GROUP_VMS_MAX}")));
-            }
-        }
-        Ok(Self { path: path.to_owned(), version, about, columns, reader })
+        Ok(Self { path: path.to_owned(), version, about, columns, reader, guard })
     }
 
     /// Returns the path of the file.
@@ -119,9 +116,10 @@ impl Trace {
 
     fn group_unguarded(&self, index: usize) -> Result<Vec<Vm>> {
         let group = self.reader.get_row_group(index).map_err(Error::parquet(&self.path))?;
-        // Checked when the file was opened.
-        let rows = usize::try_from(group.metadata().num_rows()).unwrap_or(0);
-        let mut columns: [Vec<i64>; COLUMNS.len()] = Default::default();
+        let rows = usize::try_from(group.metadata().num_rows()).unwrap_or(usize::MAX);
+        let chunks = self.columns.iter().map(|&at| group.metadata().column(at));
+        self.guard.check(rows, VM_BYTES, std::iter::empty(), chunks).map_err(|problem| self.damaged(problem))?;
+        let mut columns: [Vec<i64>; COLUMNS.len()] = std::array::from_fn(|_| Vec::with_capacity(rows));
         for ((column, &at), name) in columns.iter_mut().zip(&self.columns).zip(COLUMNS) {
             let ColumnReader::Int64ColumnReader(mut reader) = group.get_column_reader(at).map_err(Error::parquet(&self.path))? else {
                 return Err(self.damaged(format!("column {name} is not a 64-bit integer")));
@@ -134,8 +132,11 @@ impl Trace {
                 }
             }
         }
-        let rows = (0..rows).map(|at| -> Row { std::array::from_fn(|column| columns[column][at]) });
-        rows.map(|row| schema::vm(&row).map_err(|problem| self.damaged(format!("VM {}: {problem}", row[0])))).collect()
+        let mut vms = Vec::with_capacity(rows);
+        for row in (0..rows).map(|at| -> Row { std::array::from_fn(|column| columns[column][at]) }) {
+            vms.push(schema::vm(&row).map_err(|problem| self.damaged(format!("VM {}: {problem}", row[0])))?);
+        }
+        Ok(vms)
     }
 
     fn damaged(&self, problem: impl Into<String>) -> Error {

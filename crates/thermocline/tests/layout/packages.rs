@@ -14,6 +14,7 @@ const ROOMS: &[(&str, u8)] = &[
     ("thermocline-settings", 1),
     ("thermocline-daemon", 1),
     ("thermocline-store", 1),
+    ("thermocline-parquet-guard", 1),
     // crates/node: one machine.
     ("thermocline-policy", 1),
     ("thermocline-kernel", 1),

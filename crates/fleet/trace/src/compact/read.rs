@@ -6,13 +6,17 @@ use parquet::column::reader::{ColumnReader, ColumnReaderImpl};
 use parquet::data_type::ByteArrayType;
 use parquet::file::reader::{FileReader, RowGroupReader};
 use parquet::file::serialized_reader::SerializedFileReader;
+use parquet_guard::{Guard, TEXT_BYTES};
 use store::FileError;
 use units::UnixMillis;
 
-use super::write::{GROUP_DAYS_MAX, NUMBERS, TILES, WORDS};
+use super::write::{NUMBERS, TILES, WORDS};
 use super::{Basis, ByteArray, Error, JobDay, JobId, KEY_VERSION, Path, PathBuf, Result, SINCE_TRACKER, VERSION};
 use crate::read::guarded;
 use crate::schema;
+
+/// Memory of a row without its tiles: words as the library returns them, and numbers.
+const DAY_BYTES: u64 = WORDS.len() as u64 * TEXT_BYTES + 8 * NUMBERS.len() as u64;
 
 /// An open compacted file.
 pub struct CompactedTrace {
@@ -20,6 +24,7 @@ pub struct CompactedTrace {
     version: u32,
     basis: Basis,
     reader: SerializedFileReader<File>,
+    guard: Guard,
     /// Number of columns of words: the last is missing before version 3.
     words: usize,
     /// Indices of the columns: words, numbers, tiles.
@@ -79,6 +84,7 @@ impl CompactedTrace {
     pub fn open(path: &Path) -> Result<Self> {
         guarded(path, || {
             let file = File::open(path).map_err(FileError::at(path, "open"))?;
+            let guard = Guard::new(&file).map_err(|problem| Error::damaged(path, problem))?;
             let reader = SerializedFileReader::new(file).map_err(Error::parquet(path))?;
             let metadata = reader.metadata().file_metadata();
             let (version, basis) = schema::parse_metadata(path, metadata.key_value_metadata(), KEY_VERSION, "compacted trace", VERSION)?;
@@ -89,12 +95,7 @@ impl CompactedTrace {
                 let at = described.iter().position(|column| column.path().string() == *name && column.max_def_level() == 0);
                 columns.push(at.ok_or_else(|| Error::damaged(path, format!("the required column {name} is missing")))?);
             }
-            for group in reader.metadata().row_groups() {
-                if usize::try_from(group.num_rows()).map_or(true, |rows| rows > GROUP_DAYS_MAX) {
-                    return Err(Error::damaged(path, format!("a row group has {} rows; the limit is {GROUP_DAYS_MAX}", group.num_rows())));
-                }
-            }
-            Ok(Self { path: path.to_owned(), version, basis, words, columns, reader })
+            Ok(Self { path: path.to_owned(), version, basis, words, columns, reader, guard })
         })
     }
 
@@ -126,7 +127,7 @@ impl CompactedTrace {
             let mut total = 0u64;
             for index in 0..self.groups() {
                 let group = self.reader.get_row_group(index).map_err(Error::parquet(&self.path))?;
-                let rows = usize::try_from(group.metadata().num_rows()).unwrap_or(0);
+                let rows = self.checked_rows(group.as_ref())?;
                 let counts = self.numbers(group.as_ref(), at, rows)?;
                 total = counts.into_iter().fold(total, |total, count| total.saturating_add(u64::try_from(count).unwrap_or(0)));
             }
@@ -142,7 +143,7 @@ impl CompactedTrace {
     pub fn group(&self, index: usize) -> Result<Days<'_>> {
         guarded(&self.path, || {
             let group = self.reader.get_row_group(index).map_err(Error::parquet(&self.path))?;
-            let rows = usize::try_from(group.metadata().num_rows()).unwrap_or(0);
+            let rows = self.checked_rows(group.as_ref())?;
             let (words, rest) = self.columns.split_at(self.words);
             let (numbers, tiles) = rest.split_at(NUMBERS.len());
             let words: Vec<_> = words.iter().map(|&at| self.bytes(group.as_ref(), at, rows)).collect::<Result<_>>()?;
@@ -153,6 +154,16 @@ impl CompactedTrace {
             };
             Ok(Days { file: self, words, numbers, tiles, rows: 0..rows })
         })
+    }
+
+    /// Returns the number of rows of a row group, after checking the memory that it takes.
+    fn checked_rows(&self, group: &dyn RowGroupReader) -> Result<usize> {
+        let rows = usize::try_from(group.metadata().num_rows()).unwrap_or(usize::MAX);
+        let (words, rest) = self.columns.split_at(self.words);
+        let chunks = |columns: &[usize]| columns.iter().map(|&at| group.metadata().column(at)).collect::<Vec<_>>();
+        let checked = self.guard.check(rows, DAY_BYTES, chunks(words).into_iter(), chunks(rest).into_iter());
+        checked.map_err(|problem| Error::damaged(&self.path, problem))?;
+        Ok(rows)
     }
 
     fn day(&self, row: usize, words: &[Vec<ByteArray>], numbers: &[Vec<i64>], tiles: ByteArray) -> Result<JobDay> {
@@ -176,7 +187,7 @@ impl CompactedTrace {
     }
 
     fn bytes(&self, group: &dyn RowGroupReader, at: usize, rows: usize) -> Result<Vec<ByteArray>> {
-        let mut values = Vec::new();
+        let mut values = Vec::with_capacity(rows);
         match group.get_column_reader(at).map_err(Error::parquet(&self.path))? {
             ColumnReader::ByteArrayColumnReader(mut reader) => {
                 while values.len() < rows {
@@ -192,7 +203,7 @@ impl CompactedTrace {
     }
 
     fn numbers(&self, group: &dyn RowGroupReader, at: usize, rows: usize) -> Result<Vec<i64>> {
-        let mut values = Vec::new();
+        let mut values = Vec::with_capacity(rows);
         match group.get_column_reader(at).map_err(Error::parquet(&self.path))? {
             ColumnReader::Int64ColumnReader(mut reader) => {
                 while values.len() < rows {

@@ -13,7 +13,7 @@ use store::file::temporary_for;
 use tempfile::NamedTempFile;
 use units::UnixMillis;
 
-use super::{Basis, ByteArray, DAY_ENTRIES_MAX, Entry, Error, JobDay, KEY_VERSION, Path, PathBuf, Result, VERSION};
+use super::{Basis, ByteArray, Entry, Error, JobDay, KEY_VERSION, Path, PathBuf, Result, VERSION, day_entries_max};
 use crate::calendar::DAY_MS;
 use crate::schema;
 use crate::write::{FileSummary, persist};
@@ -31,8 +31,8 @@ const GROUP_BYTES: usize = 16 << 20;
 pub(super) const PAGE_BYTES: usize = 256 << 10;
 /// Days written between two checks of a page's size.
 pub(super) const PAGE_CHECK_DAYS: usize = 4;
-/// Maximum days in a row group.
-pub(super) const GROUP_DAYS_MAX: usize = 1 << 20;
+/// Maximum days in a row group. A reader holds their small columns in less than half of what it allows any file.
+const GROUP_DAYS_MAX: usize = 1 << 18;
 
 /// A compacted file being written. It appears under its name when it is complete.
 pub struct Compactor {
@@ -80,15 +80,16 @@ impl Compactor {
             if !same_job || day(last) != day(&entry) || last.labels.tracker != entry.labels.tracker {
                 self.end_row();
             }
-            if !same_job && self.days_bytes >= GROUP_BYTES {
+            if !same_job && (self.days_bytes >= GROUP_BYTES || self.days.len() >= GROUP_DAYS_MAX / 2) {
                 self.end_group()?;
             }
             self.written.jobs += u64::from(!same_job);
         } else {
             self.written.jobs = 1;
         }
-        if self.day.len() == DAY_ENTRIES_MAX {
-            return Err(Error::damaged(&self.path, format!("{} has more than {DAY_ENTRIES_MAX} entries of one day", entry.id.job)));
+        let most = day_entries_max(self.basis.buckets(), VERSION);
+        if self.day.len() >= most {
+            return Err(Error::damaged(&self.path, format!("{} has more than {most} entries of one day", entry.id.job)));
         }
         self.written.entries += 1;
         self.day.push(entry);
