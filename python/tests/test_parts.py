@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from thermocline.report import figures, stranding, tuner
+from thermocline.report import figures, stranding, tuner, weeks
 from thermocline.report.figures import HAND, OFF, TUNED, Detail, Hour
 from thermocline.tune import designers
-from thermocline.tune.choose import Pair
+from thermocline.tune.choose import Objective, Pair
 from thermocline.tune.drift import Incomparable, drift
 from thermocline.tune.plot import Mark, Plot, bars
-from thermocline.tune.program import Age
+from thermocline.tune.program import Age, Fleet, ModelRun
 from thermocline.tune.quantity import bounds, duration, number, ratio, setting
 from thermocline.tune.sampling import Evaluation
 from thermocline.tune.space import Knob, Space
@@ -123,6 +123,36 @@ def test_hand_tuning_holds_the_objective_in_every_group() -> None:
     assert tuner.choose_candidate([low, low], 0.002) == tuner.CANDIDATES[0]
     assert tuner.choose_candidate([low, high], 0.002) == tuner.CANDIDATES[2]
     assert tuner.choose_candidate([group((0.003,) * 5)], 0.002) == tuner.CANDIDATES[-1]
+
+
+def test_the_interval_of_a_gain_is_that_of_other_clusters() -> None:
+    names = [f"cluster-{at}" for at in range(10)]
+    before = {name: 10.0 * (at + 1) for at, name in enumerate(names)}
+    same = weeks.gain_interval(before, {name: 1.1 * stored for name, stored in before.items()})
+    assert same is not None
+    assert same == pytest.approx((0.1, 0.1)), "clusters of any size that gain the same leave no doubt"
+    # One of ten equal clusters gains everything: a draw has it from zero to some times.
+    varied = weeks.gain_interval(dict.fromkeys(names, 10.0), {name: 20.0 if name == names[0] else 10.0 for name in names})
+    assert varied is not None
+    low, high = varied
+    assert low == 0
+    assert 0.1 < high < 0.5
+    assert weeks.gain_interval({"a": 1.0, "b": 1.0}, {"a": 2.0, "b": 2.0}) is None, "two clusters are too few"
+    assert weeks.gain_interval(dict.fromkeys(names, 0.0), dict.fromkeys(names, 1.0)) is None
+
+
+def test_the_worst_cluster_is_shown_beside_the_fleet() -> None:
+    def pair(rate: float | None, stored: float = 10.0) -> tuple[Pair, ...]:
+        return (Pair(0.99, 600.0, 0.2, 0.1, stored, rate),)
+
+    fleet = Fleet(1, 1, 1.0, 1.0, 1.0)
+    groups = {"a": pair(0.001), "b": pair(0.003), "idle": pair(None, 0.0)}
+    run = ModelRun(fleet, pair(0.0015)[0], pair(0.0015), groups)
+    shown = weeks.row(run, (0.99, 600.0), Objective(0.002))
+    assert (shown["holds"], shown["worst_cluster_rate"], shown["clusters"], shown["clusters_held"]) == (True, 0.003, 2, 1)
+    unbounded = weeks.row(ModelRun(fleet, pair(0.0015)[0], pair(0.0015), groups | {"c": pair(None)}), (0.99, 600.0), Objective(0.002))
+    assert unbounded["worst_cluster_rate"] is None
+    assert weeks.stored(run, (0.99, 600.0)) == {"a": 10.0, "b": 10.0, "idle": 0.0}
 
 
 def test_evaluations_are_counted_until_enough_is_found() -> None:

@@ -25,7 +25,7 @@ def test_the_output_of_the_program_is_parsed() -> None:
     table = program.knobs({"cold_age.percentile": "98.5%"})
     rows = {row["key"]: row for row in table}
     assert (rows["cold_age.percentile"]["number"], rows["cold_age.warmup"]["number"]) == (0.985, 600)
-    found = program.evaluate(SMALL, {"cold_age.promotion_rate": "0.15%"}, Objective(0.002), by_class=True)
+    found = program.evaluate(SMALL, {"cold_age.promotion_rate": "0.15%"}, Objective(0.002), by="class")
     assert found.fleet.jobs > 36
     assert (found.configured.percentile, found.configured.warmup_seconds) == (0.99, 600)
     assert found.configured in found.pairs
@@ -35,7 +35,7 @@ def test_the_output_of_the_program_is_parsed() -> None:
     assert stored == pytest.approx(found.configured.stored_bytes)
     assert program.version().startswith("thermocline ")
     with pytest.raises(RunFailed, match="unknown key"):
-        program.evaluate(SMALL, {"cold_age.nothing": "1"}, Objective(0.002), by_class=False)
+        program.evaluate(SMALL, {"cold_age.nothing": "1"}, Objective(0.002))
 
 
 @needs_program

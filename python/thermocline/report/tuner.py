@@ -21,6 +21,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from thermocline.report import weeks as weeks_of
+from thermocline.report.weeks import within
 from thermocline.tune import choose, designers, parameters, sampling
 from thermocline.tune.choose import Objective, Pair
 from thermocline.tune.findings import findings
@@ -81,7 +83,7 @@ def hand_tuned(
     for seed in range(101, 101 + GROUPS):
         progress(f"hand tuning: group {seed - 100} of {GROUPS}")
         source = Source(jobs=GROUP_JOBS, days=GROUP_DAYS, seed=seed, character=character)
-        groups.append(program.evaluate(source, {}, objective, grid=grid, by_class=False).pairs)
+        groups.append(program.evaluate(source, {}, objective, grid=grid).pairs)
     return choose_candidate(groups, objective.rate_max)
 
 
@@ -90,14 +92,9 @@ def choose_candidate(groups: Sequence[Sequence[Pair]], rate_max: float) -> tuple
     stored: dict[tuple[float, float], float] = {}
     for candidate in CANDIDATES:
         tried = [choose.at(pairs, *candidate) for pairs in groups]
-        if all(pair is not None and _within(pair, rate_max) for pair in tried):
+        if all(pair is not None and within(pair, rate_max) for pair in tried):
             stored[candidate] = sum(pair.stored_bytes for pair in tried if pair is not None)
     return max(stored, key=lambda candidate: stored[candidate], default=CANDIDATES[-1])
-
-
-def _within(pair: Pair, rate_max: float) -> bool:
-    """Returns whether a pair holds the objective as the paper states it: at the percentile, whatever its tail."""
-    return pair.stored_bytes == 0 or (pair.rate is not None and pair.rate <= rate_max)
 
 
 def characters(
@@ -173,37 +170,34 @@ def on_other_weeks(
     after, before = tuned["after"], tuned["before"]
     kinds = {
         "hand_tuned": ({}, hand),
+        "cautious": ({}, CANDIDATES[-1]),
         "defaults": ({}, (before["percentile"], before["warmup_seconds"])),
         "autotuned": (after["parameters"], (after["percentile"], after["warmup_seconds"])),
     }
+    grid = _grid(sorted({k for _, (k, _) in kinds.values()}), sorted({s for _, (_, s) in kinds.values()}))
     rows = []
     for week in weeks:
         progress(f"evaluating on {week}")
-        row: dict[str, Any] = {"seed": week.seed}
-        pairs_by_settings: dict[str, Sequence[Pair]] = {}
-        for name, (settings, pair) in kinds.items():
-            key = repr(settings)
-            if key not in pairs_by_settings:
-                grid = _grid(sorted({k for _, (k, _) in kinds.values()}), sorted({s for _, (_, s) in kinds.values()}))
-                pairs_by_settings[key] = program.evaluate(week, settings, objective, grid=grid, by_class=False).pairs
-            found = choose.at(pairs_by_settings[key], *pair)
-            if found is None:
-                raise SystemExit(f"the model did not compute the pair {pair}")
-            row[name] = {
-                "coverage": found.coverage,
-                "saved": found.saved,
-                "rate": found.rate,
-                "tail": found.tail,
-                "holds": _within(found, objective.rate_max),
-            }
-        rows.append(row)
+        runs = {settings: program.evaluate(week, dict(settings), objective, grid=grid, by="cluster")
+                for settings in {tuple(settings.items()) for settings, _ in kinds.values()}}  # fmt: skip
+        by_kind = {name: (runs[tuple(settings.items())], pair) for name, (settings, pair) in kinds.items()}
+        shown: dict[str, Any] = {name: weeks_of.row(run, pair, objective) for name, (run, pair) in by_kind.items()}
+        tuned_stored = weeks_of.stored(*by_kind["autotuned"])
+        shown["gain_interval"] = {
+            name: weeks_of.gain_interval(weeks_of.stored(run, pair), tuned_stored)
+            for name, (run, pair) in by_kind.items()
+            if name != "autotuned"
+        }
+        rows.append({"seed": week.seed, **shown})
     first = rows[0]
+    gains = {name: first["autotuned"]["coverage"] / first[name]["coverage"] - 1 for name in kinds if name != "autotuned"}
     return {
         "coverage_hand_tuned": first["hand_tuned"]["coverage"],
         "coverage_autotuned": first["autotuned"]["coverage"],
         "p98_ratio_per_min": first["autotuned"]["rate"],
-        "gain": first["autotuned"]["coverage"] / first["hand_tuned"]["coverage"] - 1,
-        "gain_over_defaults": first["autotuned"]["coverage"] / first["defaults"]["coverage"] - 1,
+        "gain": gains["hand_tuned"],
+        "gain_over_cautious": gains["cautious"],
+        "gain_over_defaults": gains["defaults"],
         "weeks": rows,
     }
 
@@ -248,7 +242,7 @@ def exhaustive(program: Program, objective: Objective, week: Source) -> dict[Any
     grid = _grid(PERCENTILES, WARMUPS)
     for rate in RATES:
         settings = {RATE: f"{rate * 100:.4g}%"}
-        for pair in program.evaluate(week, settings, objective, grid=grid, by_class=False).pairs:
+        for pair in program.evaluate(week, settings, objective, grid=grid).pairs:
             if pair.percentile in PERCENTILES and pair.warmup_seconds in WARMUPS:
                 point = {parameters.PERCENTILE: pair.percentile, parameters.WARMUP: pair.warmup_seconds, RATE: rate}
                 rate_or_zero = pair.rate if pair.rate is not None else 0.0

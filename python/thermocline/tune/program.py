@@ -10,10 +10,13 @@ import json
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from . import choose
 from .choose import Objective, Pair
+
+By = Literal["", "class", "cluster"]
+"""The groups of jobs that the model shows one by one, if any."""
 
 _MESSAGE_MAX = 500
 """Largest number of characters kept of a failed run's message."""
@@ -78,7 +81,7 @@ class ModelRun:
     """The result of the configured K and S."""
     pairs: tuple[Pair, ...]
     groups: Mapping[str, tuple[Pair, ...]]
-    """The same pairs by class of jobs, if requested."""
+    """The same pairs by class of jobs or by cluster, if requested."""
     warnings: tuple[str, ...] = ()
     """What the results cannot be sure of, as the model prints it."""
 
@@ -131,7 +134,7 @@ class Program:
         objective: Objective,
         *,
         grid: Sequence[str] = (),
-        by_class: bool,
+        by: By = "",
     ) -> ModelRun:
         """Replays `source` under `settings` (text by key).
 
@@ -139,7 +142,7 @@ class Program:
         """
         command = ["model", *source.arguments, "--pairs", *grid]
         command += ["--objective", repr(objective.rate_max), "--objective-percentile", repr(objective.percentile)]
-        report = self._json(command + (["--by", "class"] if by_class else []), settings)
+        report = self._json(command + (["--by", by] if by else []), settings)
         try:
             answer = report["answers"][0]
             fleet = Fleet(*(report[field.name] for field in dataclasses.fields(Fleet)))

@@ -93,7 +93,7 @@ def rate_now(of: Study, program: Program, source: Source) -> float | None:
     """Returns the rate of the parameters that `of` gave the fleet on another trace; `None` if it is unbounded."""
     point, (percentile, warmup) = in_effect(of)
     settings = {**of.spec.fixed, **of.spec.space.texts(point), **parameters.pair_texts(percentile, warmup)}
-    pair = program.evaluate(source, settings, of.spec.objective, grid=of.spec.grid, by_class=False).configured
+    pair = program.evaluate(source, settings, of.spec.objective, grid=of.spec.grid).configured
     return 0.0 if pair.stored_bytes == 0 else pair.rate
 
 

@@ -116,9 +116,9 @@ def evaluate(spec: Spec, of: Program, point: Point, source: Source | None) -> Ou
         return Outcome(measured.value, measured.excess)
     if spec.policy != "cold_age":
         return _by_time_cost(spec, of.time_costs(source, settings, spec.policy, spec.tier_latency, spec.objective.percentile))
-    found = of.evaluate(source, settings, spec.objective, grid=spec.grid, by_class=spec.by_class)
+    found = of.evaluate(source, settings, spec.objective, grid=spec.grid, by="class" if spec.by_class else "")
     if spec.stress is not None and source == spec.source:
-        stressed = of.evaluate(spec.stress, settings, spec.objective, grid=spec.grid, by_class=spec.by_class)
+        stressed = of.evaluate(spec.stress, settings, spec.objective, grid=spec.grid, by="class" if spec.by_class else "")
         groups = {name: choose.worst(pairs, stressed.groups.get(name, pairs)) for name, pairs in found.groups.items()}
         found = dataclasses.replace(found, pairs=choose.worst(found.pairs, stressed.pairs), groups=groups)
     nearest = choose.nearest(found.pairs, spec.objective)
