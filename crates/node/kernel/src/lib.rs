@@ -36,6 +36,7 @@ pub mod psi;
 mod roots;
 pub mod smaps;
 pub mod swap;
+pub mod taskstats;
 mod text;
 pub mod thp;
 pub mod tracefs;
