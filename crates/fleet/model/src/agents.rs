@@ -137,7 +137,17 @@ pub fn input(row: &Row<'_>, job_age_ms: Millis, reached: usize) -> Option<Input>
     let (cold, promotions) = (histogram(row.cold)?, histogram(row.promotions)?);
     let pages = Pages(u64::from(row.origin.sampled));
     let sample = (pages > Pages::ZERO).then(|| Sample { pages, of: cold.below_first() + cold.at_or_above(0) });
-    Some(Input { job_age_ms, window_ms: row.window_ms, cold, resident: cold, promotions, allowance: None, returned: None, sample, veto: None })
+    Some(Input {
+        job_age_ms,
+        window_ms: row.window_ms,
+        cold,
+        resident: cold,
+        promotions,
+        allowance: None,
+        returned: None,
+        sample,
+        veto: None,
+    })
 }
 
 /// Sums over stretches of entries, from which the rate and its error follow.

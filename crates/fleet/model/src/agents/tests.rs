@@ -25,7 +25,10 @@ fn without_parts_far_memory_is_that_of_the_replay() {
         let total = &model.whole()[0].clone().finish(&grid)[0];
         assert!(agents.far_page_ms > 0);
         assert_eq!((agents.far_page_ms, agents.pool_page_ms), (total.sums.stored_page_ms, total.sums.pool_page_ms), "bound: {bound}");
-        assert_eq!((agents.entries, agents.entries_on, agents.cold_page_ms), (total.base.entries, total.entries_on, total.base.cold_page_ms));
+        assert_eq!(
+            (agents.entries, agents.entries_on, agents.cold_page_ms),
+            (total.base.entries, total.entries_on, total.base.cold_page_ms)
+        );
     }
 }
 

@@ -100,14 +100,7 @@ impl Agent {
             left_behind.extend(stop_damon_stat(&roots, &mut undo));
         }
         // Probed only now: a dead agent's kdamonds, or damon_stat, may have made DAMON busy.
-        let mut offer = Offer::probe(&roots);
-        if rules.name(Policy::Slowdown) {
-            // Access rates are sampled by DAMON too, and the machine has one DAMON.
-            offer.exclude(Kind::Sampled);
-        }
-        if offer.choose(config.agent.tracker).is_none() {
-            return Err(offer.unavailable(config.agent.tracker).map_or(Error::NoTracker, describe));
-        }
+        let offer = offered(&roots, &rules, &config)?;
         let boot_id = process::boot_id(&roots)?;
         let kernel_release = kernel::file::read(&roots.proc.join("sys/kernel/osrelease"), kernel::file::SMALL)?.trim().to_owned();
         let (journal, history) = if options.ephemeral { (None, None) } else { open_state(&config, &boot_id, &thresholds)? };
@@ -199,6 +192,19 @@ impl Agent {
             }
         }
     }
+}
+
+/// The trackers that the kernel offers; an error if the configured one is not among them.
+fn offered(roots: &Roots, rules: &Rules, config: &Config) -> Result<Offer, Error> {
+    let mut offer = Offer::probe(roots);
+    if rules.name(Policy::Slowdown) {
+        // Access rates are sampled by DAMON too, and the machine has one DAMON.
+        offer.exclude(Kind::Sampled);
+    }
+    if offer.choose(config.agent.tracker).is_none() {
+        return Err(offer.unavailable(config.agent.tracker).map_or(Error::NoTracker, describe));
+    }
+    Ok(offer)
 }
 
 /// Restores what a dead agent left, and does nothing else. Returns what was done, in words.

@@ -61,7 +61,8 @@ impl AsAgents {
     pub(super) fn text(&self) -> String {
         let (stored, coverage) = (bytes(self.stored_bytes), percent(self.coverage_ratio, 0));
         let over = percent(self.entries_over_ratio, 2);
-        let mut text = format!("\nagents, with parts of the cold pages: {stored} stored, coverage {coverage}, {over} of the entries over\n");
+        let mut text =
+            format!("\nagents, with parts of the cold pages: {stored} stored, coverage {coverage}, {over} of the entries over\n");
         if let Some(rate) = self.rate_ratio_per_min {
             let _ = write!(text, "promotions {}/min of the working set", percent(rate, 3));
             let further = self.rate_interval_ratio_per_min;
