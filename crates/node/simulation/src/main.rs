@@ -85,12 +85,15 @@ fn judge(seed: u64, summary: &Mutex<Summary>) -> anyhow::Result<()> {
     if repeat && run(&plan)?.digest != outcome.digest {
         outcome.violations.push("two runs of this seed differ".to_owned());
     }
+    for what in &outcome.violations {
+        println!("seed {seed}: {what}");
+    }
     let broken = if outcome.violations.is_empty() { None } else { Some(violation(&plan, &outcome)?) };
     let mut summary = summary.lock().map_err(|_| anyhow::anyhow!("another seed ended the program"))?;
     summary.add(&outcome);
     summary.repeated += u64::from(repeat);
     if let Some(broken) = broken {
-        println!("seed {seed}: {}; with {}", broken.what.join("; "), broken.faults.join(", "));
+        println!("seed {seed} needs: {}", broken.faults.join(", "));
         summary.violations += 1;
         summary.broken.push(broken);
     }
