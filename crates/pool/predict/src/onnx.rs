@@ -8,7 +8,10 @@ use prost::Message;
 
 use crate::error::{Error, Result};
 
-/// The largest file that is read. A forest of a thousand trees takes a tenth of it.
+mod size;
+
+/// The largest file that is read. Trained models fit up to 6 MiB, a forest of a thousand trees: above that their memory, which
+/// [`size`] limits, is too large.
 pub const FILE_BYTES_MAX: u64 = 64 << 20;
 
 /// `ModelProto`.
@@ -65,9 +68,11 @@ pub(crate) struct Attribute {
 /// Reads the bytes of a model file.
 pub(crate) fn read(path: &Path) -> Result<Vec<u8>> {
     let fail = |source| Error::File { path: path.to_owned(), source };
-    let mut bytes = Vec::new();
+    let file = File::open(path).map_err(fail)?;
+    let length = file.metadata().map_err(fail)?.len().min(FILE_BYTES_MAX);
+    let mut bytes = Vec::with_capacity(usize::try_from(length + 1).unwrap_or(0));
     // Reading one byte more than allowed detects a file that is too long, even if it grows meanwhile.
-    File::open(path).map_err(fail)?.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes).map_err(fail)?;
+    file.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes).map_err(fail)?;
     if bytes.len() as u64 > FILE_BYTES_MAX {
         return Err(Error::damaged(path, format!("the file is longer than the limit of {FILE_BYTES_MAX} bytes")));
     }
@@ -77,6 +82,7 @@ pub(crate) fn read(path: &Path) -> Result<Vec<u8>> {
 impl Model {
     /// Decodes a model. The error names the problem.
     pub(crate) fn parse(bytes: &[u8]) -> Result<Self, String> {
+        size::check(bytes)?;
         Self::decode(bytes).map_err(|error| format!("not an ONNX model: {error}"))
     }
 
