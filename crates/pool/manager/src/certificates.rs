@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use rcgen::{BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose};
+use rustls::pki_types::DnsName;
 use serde::Serialize;
 
 /// Validity of the authority.
@@ -54,12 +55,33 @@ fn failed<E: std::fmt::Display>(path: &Path) -> impl Fn(E) -> Error {
     move |error| Error { path: path.clone(), why: error.to_string() }
 }
 
+/// Names of files that belong to no host and no operator.
+const RESERVED: [&str; 2] = ["ca", "manager"];
+
+/// Checks the names of hosts and operators: each becomes the name of a file and of a certificate, and one certificate must not
+/// carry both roles.
+fn check(plan: &Plan) -> Result<(), String> {
+    for name in plan.hosts.iter().chain(&plan.operators) {
+        if RESERVED.contains(&name.to_lowercase().as_str()) {
+            return Err(format!("{name:?} is the name of files of the pool itself; choose another name for the host or operator"));
+        }
+        if name.contains('*') || DnsName::try_from(name.as_str()).is_err() {
+            return Err(format!("a host or operator cannot have the name {name:?}; use letters, digits, dots and dashes, such as host-a"));
+        }
+    }
+    match plan.hosts.iter().find(|host| plan.operators.iter().any(|operator| operator.eq_ignore_ascii_case(host))) {
+        Some(both) => Err(format!("{both:?} is a host and an operator; its host could act as an operator: choose two names")),
+        None => Ok(()),
+    }
+}
+
 /// Creates missing files in `directory`: for `ca`, `manager`, and each host and operator, `NAME.pem` and `NAME.key`.
 /// Existing files are not changed, so that hosts can be added later.
 ///
 /// # Errors
-/// The file that could not be created, and the cause.
+/// A name that cannot be used, or the file that could not be created, and the cause. Nothing is created if a name is refused.
 pub fn create(directory: &Path, plan: &Plan) -> Result<Vec<Files>, Error> {
+    check(plan).map_err(failed(directory))?;
     std::fs::create_dir_all(directory).map_err(failed(directory))?;
     let mut created = Vec::new();
     let ca = Pair::of(directory, "ca");

@@ -250,6 +250,9 @@ fn check(document: &mut Document, service: &Service, emcs: &[Emc]) {
             report(key, format!("a certificate cannot contain the name {name:?}"), "use letters, digits, dots and dashes, such as host-a");
         }
     }
+    if let Some(both) = service.operators.iter().find(|operator| service.hosts.iter().any(|host| host.eq_ignore_ascii_case(operator))) {
+        report("operators", format!("{both:?} is a host, too, which could then act as an operator"), "give the operator another name");
+    }
     let mut sorted = service.hosts.clone();
     sorted.sort_unstable();
     sorted.dedup();

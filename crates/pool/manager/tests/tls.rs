@@ -97,6 +97,24 @@ fn a_host_can_be_added_later() {
 }
 
 #[test]
+fn a_certificate_that_could_replace_another_file_or_role_is_refused() {
+    let directory = tempfile::tempdir().unwrap();
+    let certs = directory.path().join("below/certs");
+    let check = |hosts: &[&str], problem: &str| {
+        let error = certificates::create(&certs, &plan(hosts)).unwrap_err().to_string();
+        assert!(error.contains(problem), "{error}");
+        assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 0, "{hosts:?}: nothing is created");
+    };
+    check(&["a", "../../esc"], "\"../../esc\"");
+    check(&["/etc/esc"], "\"/etc/esc\"");
+    check(&["ca"], "files of the pool itself");
+    check(&["Manager"], "files of the pool itself");
+    check(&["*.example"], "\"*.example\"");
+    check(&[""], "\"\"");
+    check(&["op"], "is a host and an operator");
+}
+
+#[test]
 fn without_certificates_only_this_machine_is_served() {
     let directory = tempfile::tempdir().unwrap();
     let settings = |listen: &str| {
