@@ -42,6 +42,8 @@ struct Contents {
     arm: Arm,
     bundle: Option<String>,
     previous: Option<String>,
+    #[serde(default)]
+    signed_until_unix_s: Option<u64>,
 }
 
 /// Returns the path of the file.
@@ -51,7 +53,7 @@ pub(crate) fn path(state_dir: &Path) -> PathBuf {
 
 /// Writes the file atomically: the SHA-256 of the JSON, then the JSON.
 pub(crate) fn store(file: &Path, versions: Versions, guidance: &Guidance) -> Result<()> {
-    let Guidance { rollout, stage, arm, bundle, previous } = guidance;
+    let Guidance { rollout, stage, arm, bundle, previous, signed_until_unix_s } = guidance;
     let text = |bundle: &Option<Bundle>| bundle.as_ref().map(Bundle::to_toml);
     let contents = Contents {
         schema: SCHEMA,
@@ -61,6 +63,7 @@ pub(crate) fn store(file: &Path, versions: Versions, guidance: &Guidance) -> Res
         arm: *arm,
         bundle: text(bundle),
         previous: text(previous),
+        signed_until_unix_s: *signed_until_unix_s,
     };
     let json = serde_json::to_string(&contents).map_err(|error| FileError::at(file, "write")(error.into()))?;
     let directory = store::file::directory_of(file);
@@ -82,13 +85,14 @@ pub(crate) fn load(file: &Path) -> Result<Option<(Versions, Guidance)>> {
     let text = String::from_utf8(std::fs::read(file).map_err(FileError::at(file, "read"))?).unwrap_or_default();
     let json = text.split_once('\n').filter(|(sum, json)| *sum == hash(json.as_bytes())).map(|(_, json)| json);
     let json = json.ok_or_else(|| damaged("wrong checksum".to_owned()))?;
-    let Contents { schema, versions, rollout, stage, arm, bundle, previous } =
+    let Contents { schema, versions, rollout, stage, arm, bundle, previous, signed_until_unix_s } =
         serde_json::from_str(json).map_err(|error| damaged(error.to_string()))?;
     if schema != SCHEMA {
         return Err(damaged(format!("schema {schema}; this program knows {SCHEMA}")));
     }
     let read = |text: Option<String>| text.map(|text| Bundle::parse(&file.to_string_lossy(), &text)).transpose();
-    Ok(Some((versions, Guidance { rollout, stage, arm, bundle: read(bundle)?, previous: read(previous)? })))
+    let (bundle, previous) = (read(bundle)?, read(previous)?);
+    Ok(Some((versions, Guidance { rollout, stage, arm, bundle, previous, signed_until_unix_s })))
 }
 
 fn hash(bytes: &[u8]) -> String {
@@ -103,7 +107,14 @@ mod tests {
         let text = "schema = 1\nversion = 7\nid = \"x\"\ncreated = 2026-11-21T18:00:00Z\nexpires = 2026-12-21T18:00:00Z\n\
                     [knobs.cold_age]\npercentile = \"97%\"\n";
         let bundle = Some(Bundle::parse("7", text).unwrap());
-        Guidance { rollout: "r".into(), stage: "canary".into(), arm: Arm::Bundle, bundle, previous: None }
+        Guidance {
+            rollout: "r".into(),
+            stage: "canary".into(),
+            arm: Arm::Bundle,
+            bundle,
+            previous: None,
+            signed_until_unix_s: Some(1_800_000_000),
+        }
     }
 
     #[test]

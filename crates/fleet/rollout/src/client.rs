@@ -108,6 +108,12 @@ pub(crate) async fn load(files: &Files, root: &[u8], datastore: Option<&Path>, e
     loader.expiration_enforcement(expiration).load().await.map_err(|error| Error::from_tough(&error))
 }
 
+/// Forgets the latest time that was seen, so that metadata is verified by the present one. Verified versions are kept.
+pub(crate) fn forget_time(datastore: &Path) -> Result<()> {
+    let file = datastore.join("latest_known_time.json");
+    Ok(std::fs::remove_file(&file).map_err(FileError::at(&file, "remove"))?)
+}
+
 /// Reads a target; returns `None` if no target has that name.
 pub(crate) async fn target(repository: &Repository, name: &str) -> Result<Option<Vec<u8>>> {
     let name = TargetName::new(name).map_err(|error| Error::from_tough(&error))?;

@@ -142,7 +142,17 @@ impl Follower {
             return Err(Error::Unavailable { what: format!("no repository: {TIMESTAMP} is missing") });
         }
         let trusted = client::trusted_root(root, &datastore)?;
-        let repository = client::load(files, &trusted, Some(&datastore), ExpirationEnforcement::Safe).await?;
+        let load = async || client::load(files, &trusted, Some(&datastore), ExpirationEnforcement::Safe).await;
+        let repository = match load().await {
+            // The clock was ahead once, or is behind now. Versions of the metadata, which are kept, exclude older ones whatever the
+            // clock shows; to refuse everything would keep a rollback from this machine until the clock has caught up.
+            Err(error) if error.refusal() == Some(Refusal::Clock) => {
+                *self.refused.entry(Refusal::Clock.as_str()).or_default() += 1;
+                client::forget_time(&datastore)?;
+                load().await?
+            }
+            other => other?,
+        };
         let versions = versions(&repository);
         if self.versions.is_some_and(|before| before.is_rollback(&versions)) {
             let what = format!("metadata of {versions:?} after {:?}", self.versions.unwrap_or_default());
@@ -150,7 +160,14 @@ impl Follower {
         }
         let guidance = match client::assignment(&repository).await? {
             Some(assignment) => guidance(&repository, &assignment, machine, cluster).await?,
-            None => Guidance { rollout: String::new(), stage: String::new(), arm: Arm::Previous, bundle: None, previous: None },
+            None => Guidance {
+                rollout: String::new(),
+                stage: String::new(),
+                arm: Arm::Previous,
+                bundle: None,
+                previous: None,
+                signed_until_unix_s: Some(signed_until(&repository)),
+            },
         };
         if self.versions != Some(versions) || self.guidance.as_ref() != Some(&guidance) {
             cache::store(&cache::path(state_dir), versions, &guidance)?;
@@ -180,7 +197,8 @@ async fn guidance(repository: &Repository, assignment: &Assignment, machine: &st
         Group::Previous => (Arm::Previous, previous, None),
         Group::Control => (Arm::Control, previous, None),
     };
-    Ok(Guidance { rollout: assignment.rollout.clone(), stage: assignment.stage.clone(), arm, bundle, previous })
+    let (rollout, stage, signed_until_unix_s) = (assignment.rollout.clone(), assignment.stage.clone(), Some(signed_until(repository)));
+    Ok(Guidance { rollout, stage, arm, bundle, previous, signed_until_unix_s })
 }
 
 fn versions(repository: &Repository) -> Versions {
@@ -190,6 +208,13 @@ fn versions(repository: &Repository) -> Versions {
         snapshot: repository.snapshot().signed.version.get(),
         targets: repository.targets().signed.version.get(),
     }
+}
+
+/// Returns the time at which the first of the signatures expires that bundles depend on, in seconds of Unix time. The others, of the
+/// timestamp and the snapshot, show only that the store is up to date.
+fn signed_until(repository: &Repository) -> u64 {
+    let first = repository.root().signed.expires.min(repository.targets().signed.expires);
+    u64::try_from(first.as_second()).unwrap_or(0)
 }
 
 /// Returns the time at which the first metadata file of a repository expires, in seconds of Unix time.

@@ -287,6 +287,21 @@ fn withheld_updates_are_detected_by_expiry() {
 }
 
 #[test]
+fn a_clock_that_was_ahead_keeps_no_rollback_away() {
+    let world = World::new();
+    let mut machine = world.machine();
+    assert_eq!(version(&machine.poll(now())), Some(2));
+    let time = world.path("state/rollout/verified/latest_known_time.json");
+    assert!(time.exists());
+    std::fs::write(&time, "\"2100-01-01T00:00:00Z\"").unwrap();
+    world.change(Change::Assign(&all_machines(Some(1), None)));
+    let poll = machine.poll(now());
+    assert_eq!((version(&poll), &poll.error, poll.refused["clock"]), (Some(1), &None, 1));
+    let signed = poll.guidance.unwrap().signed_until_unix_s.unwrap();
+    assert!(signed > now() + 80 * 86_400, "bundles are signed for 90 days");
+}
+
+#[test]
 fn files_of_different_changes_cannot_be_combined() {
     let world = World::new();
     let (old_snapshot, old_targets) = (world.newest("metadata", ".snapshot.json"), world.newest("metadata", ".targets.json"));

@@ -1,7 +1,7 @@
 //! The parameters in effect: the machine's own configuration, or a bundle of the rollout that it follows over it; and when the agent
 //! rejects a bundle by itself.
 //!
-//! It stops using a bundle that has expired. It rejects one that violates the operator's objectives: by promotion rates or stalls
+//! It stops using a bundle that has expired, or whose signatures have expired without newer ones. It rejects one that violates the operator's objectives: by promotion rates or stalls
 //! ([`watch`]), or because the agent starts repeatedly with it without having been stopped. The previous bundle is then in effect, or
 //! the machine's own configuration, and the rejected version is never used again.
 
@@ -277,6 +277,15 @@ impl Following {
 /// The bundle to use, and why it is not the assigned one. Pure.
 fn choose<'a>(guidance: Option<&'a Guidance>, rejected: &[Left], now_unix_s: u64) -> (Option<&'a Bundle>, Option<String>) {
     let Some(guidance) = guidance else { return (None, None) };
+    if let Some(until) = guidance.signed_until_unix_s.filter(|&until| now_unix_s >= until)
+        && let Some(bundle) = &guidance.bundle
+    {
+        let (version, until) = (bundle.version, config::bundle::rfc3339(until));
+        let why = format!(
+            "the signatures of bundle {version} expired at {until}, and no newer ones arrived: the configuration file is in effect"
+        );
+        return (None, Some(why));
+    }
     let mut instead = None;
     for bundle in [&guidance.bundle, &guidance.previous].into_iter().flatten() {
         if bundle.expired(now_unix_s) {

@@ -19,6 +19,9 @@ pub struct Guidance {
     pub bundle: Option<Bundle>,
     /// The bundle to return to if that one fails; `None` means the configuration file.
     pub previous: Option<Bundle>,
+    /// When the signatures of the root and of the bundles expire, in seconds of Unix time. `None` if an earlier program noted the
+    /// guidance, which lasts until the next verification.
+    pub signed_until_unix_s: Option<u64>,
 }
 
 /// The result of one poll of the store of bundles. Counts are since the agent started.

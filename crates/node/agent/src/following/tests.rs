@@ -11,10 +11,11 @@ fn bundle(version: u64) -> Bundle {
 }
 
 const EXPIRY: u64 = 11 * 86_400;
+const SIGNED_UNTIL: u64 = 20 * 86_400;
 
 fn guidance(version: Option<u64>, previous: Option<u64>) -> Guidance {
     let (bundle, previous) = (version.map(bundle), previous.map(bundle));
-    Guidance { rollout: "r".into(), stage: "canary".into(), arm: Arm::Bundle, bundle, previous }
+    Guidance { rollout: "r".into(), stage: "canary".into(), arm: Arm::Bundle, bundle, previous, signed_until_unix_s: Some(SIGNED_UNTIL) }
 }
 
 fn poll(version: Option<u64>, previous: Option<u64>) -> Poll {
@@ -45,6 +46,24 @@ fn rejected_and_expired_bundles_are_not_used() {
     check((Some(2), Some(1)), &[], EXPIRY, None, &["bundle 2 expired at 1970-01-12T00:00:00Z", "configuration file"]);
     check((Some(2), Some(1)), &[2], EXPIRY, None, &["expired at"]);
     assert_eq!(choose(None, &[], 5), (None, None));
+}
+
+#[test]
+fn a_bundle_is_not_used_after_its_signatures_expired() {
+    let mut following = Following::new(&Config::default(), None);
+    let mut guidance = guidance(Some(2), Some(1));
+    // The bundle itself is valid for longer.
+    guidance.signed_until_unix_s = Some(EXPIRY - 10);
+    following.take(Poll { guidance: Some(guidance.clone()), ..Poll::default() });
+    assert_eq!(percentile(&mut following, EXPIRY - 11), Some("92%".into()));
+    following.take(Poll { error: Some("away".into()), ..Poll::default() });
+    let (config, reports) = following.decide(EXPIRY - 10);
+    assert_eq!((config, following.version()), (Some(Config::default()), 0));
+    assert!(reports.iter().any(|report| report.contains("the signatures of bundle 2 expired at 1970-01-11T23:59:50Z")), "{reports:?}");
+    // New signatures arrive.
+    guidance.signed_until_unix_s = Some(SIGNED_UNTIL);
+    following.take(Poll { guidance: Some(guidance), ..Poll::default() });
+    assert_eq!(percentile(&mut following, EXPIRY - 9), Some("92%".into()));
 }
 
 #[test]

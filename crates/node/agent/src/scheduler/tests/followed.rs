@@ -17,7 +17,8 @@ fn bundle(version: u64, knobs: &str) -> Bundle {
 }
 
 fn poll(bundle: Option<Bundle>) -> Poll {
-    let guidance = Guidance { rollout: "r".into(), stage: "canary".into(), arm: Arm::Bundle, bundle, previous: None };
+    let guidance =
+        Guidance { rollout: "r".into(), stage: "canary".into(), arm: Arm::Bundle, bundle, previous: None, signed_until_unix_s: None };
     Poll { guidance: Some(guidance), ..Poll::default() }
 }
 
