@@ -1,15 +1,19 @@
-"""Every promise of docs/safety.md names a test that exists."""
+"""Every promise of docs/safety.md and docs/threat-model.md names a test that exists."""
 
 import re
+
+import pytest
 
 from thermolab import runner
 from thermolab.paths import TREE
 
 
-def test_the_tests_of_the_promises_exist() -> None:
-    rows = [line.split("|") for line in (TREE / "docs" / "safety.md").read_text().splitlines() if line.startswith("| ")]
-    promises = [row[2] for row in rows if len(row) == 4 and row[1].strip() != "promise"]
-    assert len(promises) > 20
+@pytest.mark.parametrize(("page", "columns", "fewest"), [("safety.md", 2, 20), ("threat-model.md", 3, 15)])
+def test_the_tests_of_the_promises_exist(page: str, columns: int, fewest: int) -> None:
+    rows = [line.split("|")[1:-1] for line in (TREE / "docs" / page).read_text().splitlines() if line.startswith("| ")]
+    assert all(len(row) == columns for row in rows), "every table of the page is one of promises"
+    promises = [row[-1] for row in rows if row[-1].strip() != "test"]
+    assert len(promises) > fewest
     rust = "\n".join(path.read_text() for path in (TREE / "crates").rglob("*.rs"))
     makefile = (TREE / "Makefile").read_text()
     for promise in promises:
