@@ -34,6 +34,7 @@ BAD_FILES = {
 # Arguments in which {} is a file that a user names; the command must refuse each of BAD_FILES.
 READ_FILES = [
     "replay {}",
+    "import {}",
     "plan {}",
     "report {}",
     "trace list {}",

@@ -10,6 +10,7 @@ use crate::fleet::rollout::arguments::RolloutCommand;
 use crate::fleet::traces::TraceCommand;
 use crate::machine::agent::AgentArguments;
 use crate::machine::configuration::ConfigCommand;
+use crate::machine::import::Import;
 use crate::machine::observe::Observe;
 use crate::machine::plan::Plan;
 use crate::machine::rates::Rates;
@@ -43,6 +44,8 @@ pub(crate) enum Command {
     Observe(Observe),
     /// Propose a configuration for what was observed, as a difference from the present one; writes with --write only
     Setup(Setup),
+    /// Propose a configuration from that of oomd, senpai, damo, memtierd or Katalyst, and name what has no equivalent
+    Import(Import),
     /// Run a command as a job in a cgroup of its own, with far memory
     Run(Run),
     /// Run the node agent over the configured jobs

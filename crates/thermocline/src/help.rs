@@ -11,7 +11,7 @@ use crate::exits;
 
 /// The commands, by what they are about.
 const GROUPS: [(&str, &[&str]); 5] = [
-    ("This machine", &["doctor", "observe", "setup", "run", "agent", "status", "top", "explain", "hint", "report", "replay"]),
+    ("This machine", &["doctor", "observe", "setup", "import", "run", "agent", "status", "top", "explain", "hint", "report", "replay"]),
     ("What if", &["plan", "rates", "model"]),
     ("Fleet", &["trace", "experiment", "rollout"]),
     ("Pool", &["pool"]),
@@ -19,13 +19,15 @@ const GROUPS: [(&str, &[&str]); 5] = [
 ];
 
 /// Commands that no configuration of the agent affects, with all below them.
-const WITHOUT_CONFIGURATION: [&[&str]; 5] = [&["completions"], &["man"], &["pool"], &["rollout", "keygen"], &["rollout", "plan"]];
+const WITHOUT_CONFIGURATION: [&[&str]; 6] =
+    [&["completions"], &["man"], &["import"], &["pool"], &["rollout", "keygen"], &["rollout", "plan"]];
 
 /// An example of each command.
 const EXAMPLES: &[&str] = &[
     "thermocline doctor",
     "thermocline observe --for 30m",
     "thermocline setup --write",
+    "thermocline import /etc/oomd/oomd.json",
     "thermocline run --class standard -- ./my-server --port 8080",
     "thermocline agent --dry-run --for 1h",
     "thermocline status --format json",
@@ -56,6 +58,8 @@ const EXAMPLES: &[&str] = &[
     "thermocline rollout show 2",
     "thermocline rollout verify",
     "thermocline rollout which machine-17 --cluster east",
+    "thermocline rollout rehearse",
+    "thermocline rollout rehearse bundle.toml --trace /srv/traces --machines 500",
     "thermocline rollout plan plan.toml",
     "thermocline rollout start 2 --plan plan.toml --keys keys",
     "thermocline rollout step --keys keys --trace /srv/traces",

@@ -21,7 +21,7 @@ mod values;
 
 use arguments::{Arguments, Command};
 use fleet::{experiment, model, rollout, traces};
-use machine::{agent as node_agent, configuration, doctor, observe, plan, rates, replay, report, run, setup, status, top};
+use machine::{agent as node_agent, configuration, doctor, import, observe, plan, rates, replay, report, run, setup, status, top};
 
 fn main() -> ExitCode {
     env_logger::Builder::from_env(env_logger::Env::default().filter_or("THERMOCLINE_LOG", "info")).format_target(false).init();
@@ -51,6 +51,7 @@ fn dispatch(arguments: Arguments) -> Result<ExitCode> {
         Command::Doctor => return doctor::doctor(&roots, configuration.load(), format),
         Command::Observe(observe) => observe::observe(roots, configuration.load()?, format, &observe)?,
         Command::Setup(arguments) => setup::setup(&roots, configuration, format, &arguments)?,
+        Command::Import(arguments) => import::import(format, &arguments)?,
         Command::Run(run) => return run::run(roots, configuration.load()?, format, &run),
         Command::Agent(agent) => node_agent::run(roots, configuration.clone(), format, &agent)?,
         Command::Status => status::status(&configuration.load()?, format)?,

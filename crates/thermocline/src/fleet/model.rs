@@ -267,7 +267,7 @@ fn grid(config: &Config, arguments: &arguments::Model) -> Result<Grid> {
 }
 
 /// The configured limits.
-fn configured(config: &Config) -> Setup {
+pub(crate) fn configured(config: &Config) -> Setup {
     let ColdAge { promotion_rate, half_life, spikes, bound, partial, .. } = config.cold_age;
     Setup { half_life_ms: half_life.into(), spikes, bound, partial, ..Setup::new(promotion_rate) }
 }

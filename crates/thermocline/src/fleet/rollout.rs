@@ -12,10 +12,12 @@ use config::bundle::{BYTES_MAX, rfc3339};
 use config::{Bundle, Config};
 use serde_json::json;
 
+use crate::exits;
 use crate::options::Format;
 use crate::output::print;
 
 pub(crate) mod arguments;
+pub(crate) mod rehearse;
 mod steps;
 mod words;
 
@@ -58,6 +60,11 @@ pub(crate) fn run(config: &Config, format: Format, command: &RolloutCommand) -> 
                 &changed,
                 &format!("keys in {} sign from now on; the old keys are no longer valid", arguments.new_keys.display()),
             )?;
+        }
+        RolloutCommand::Rehearse(arguments) => {
+            if !rehearse::rehearse(config, format, arguments)? {
+                return Ok(exits::negative());
+            }
         }
         RolloutCommand::Steps(command) => step(config, format, command)?,
         RolloutCommand::List(repository) => {

@@ -3,6 +3,7 @@
 pub(crate) mod agent;
 pub(crate) mod configuration;
 pub(crate) mod doctor;
+pub(crate) mod import;
 mod kept;
 mod knobs;
 pub(crate) mod observe;

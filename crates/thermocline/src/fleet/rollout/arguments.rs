@@ -6,6 +6,7 @@ use std::time::Duration;
 use clap::{Args, Subcommand};
 use units::RatioPpm;
 
+use super::rehearse::Rehearse;
 use crate::values::{duration, ratio};
 
 #[derive(Debug, Subcommand)]
@@ -32,6 +33,8 @@ pub(crate) enum RolloutCommand {
     Verify(Repository),
     /// Show which bundle a machine follows
     Which(Which),
+    /// Rehearse a rollout in virtual time, on a fleet of generated jobs or of jobs from traces; writes nothing
+    Rehearse(Rehearse),
     #[command(flatten)]
     Steps(StepCommand),
 }

@@ -142,7 +142,7 @@ pub(super) fn plan(format: Format, arguments: &PlanArguments) -> Result<()> {
     })
 }
 
-fn plan_of(file: Option<&Path>) -> Result<Plan> {
+pub(super) fn plan_of(file: Option<&Path>) -> Result<Plan> {
     let Some(file) = file else { return Ok(Plan::default()) };
     let text = std::fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))?;
     Ok(Plan::parse(file, &text)?)

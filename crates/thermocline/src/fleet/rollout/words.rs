@@ -59,7 +59,7 @@ pub(super) fn stepped(stepped: &Stepped) -> String {
     text
 }
 
-fn judged(evaluation: &Evaluation) -> String {
+pub(super) fn judged(evaluation: &Evaluation) -> String {
     let Evaluation { treated_machines, control_machines, covered_ms, following, judgements } = evaluation;
     let mut text = format!(
         "{treated_machines} machines with the bundle ({:.0} % report it), {control_machines} control machines; evidence covers {}.{} h\n",
