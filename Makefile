@@ -243,6 +243,12 @@ package: toolchain ## a release: Debian and RPM packages, an archive, SBOM and c
 		cargo build --release --locked --target x86_64-unknown-linux-gnu --package thermocline --features thermocline/s3
 	tools/package target/lab-build-s3/x86_64-unknown-linux-gnu/release/thermocline
 
+.PHONY: docs
+docs: toolchain ## the documentation as a site in target/docs/site: links checked, examples run; builds mdBook at first, some minutes
+	@command -v target/tools/bin/mdbook >/dev/null || cargo install mdbook --version 0.4.52 --locked --no-default-features --features search --root target/tools
+	cargo build --locked -p thermocline
+	tools/docs target/tools/bin/mdbook $(BUILT)/debug/thermocline target/docs
+
 .PHONY: lab
 lab: toolchain venv ## list the lab's scenarios, or run one: make lab SCENARIO=redis_cold_age [KERNEL=6.12|7.2|6.12-idle|all]
 ifeq ($(SCENARIO),)
