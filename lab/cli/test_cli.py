@@ -141,10 +141,20 @@ def test_every_command_has_help() -> None:
         assert done.returncode == 0 and "Usage: thermocline" in done.stdout, words
 
 
+BRIEFLY = {("observe",): ["--for", "1s"], ("rollout", "rehearse"): ["--machines", "20"]}
+"""Arguments of commands that would go on, or compute for long."""
+
+
 def test_without_arguments(tmp_path: Path) -> None:
     """A command that needs arguments says so; others work or say what they lack."""
     for words in commands():
-        explained(run([*words, *configured(tmp_path)], directory=tmp_path))
+        own = [] if is_without_configuration(words) else configured(tmp_path)
+        explained(run([*words, *BRIEFLY.get(words, []), *own], directory=tmp_path))
+
+
+def is_without_configuration(words: tuple[str, ...]) -> bool:
+    """Returns whether a command refuses the agent's configuration."""
+    return "--config" not in run([*words, "--help"]).stdout
 
 
 def test_unknown_arguments() -> None:
@@ -163,7 +173,7 @@ def test_files_that_cannot_be_used(arguments: str, tmp_path: Path) -> None:
         if content is not None:
             path.write_bytes(content)
         words = [word.format(path, **places(tmp_path)) for word in arguments.split()]
-        own = [] if "--config" in words else configured(tmp_path)
+        own = [] if "--config" in words or is_without_configuration(tuple(words[:1])) else configured(tmp_path)
         done = run([*words, *own], directory=tmp_path)
         stderr = explained(done, 1, 3)
         assert "given" in stderr + done.stdout, f"{words}: the file is not named: {stderr}"
@@ -184,7 +194,8 @@ PRINTING = ["--help", "config show", "config example", "doctor", "model --genera
 @pytest.mark.parametrize("arguments", [*PRINTING, *(f"completions {shell}" for shell in ("zsh", "fish", "elvish"))])
 def test_output_that_cannot_be_written(arguments: str, tmp_path: Path) -> None:
     """A full disk is an error; a reader that has gone is none."""
-    words = [*arguments.split(), *([] if arguments == "--help" else configured(tmp_path))]
+    unconfigured = arguments == "--help" or is_without_configuration(tuple(arguments.split()[:1]))
+    words = [*arguments.split(), *([] if unconfigured else configured(tmp_path))]
     with Path("/dev/full").open("wb") as full:
         done = run(words, stdout=full.fileno(), directory=tmp_path)
     explained(done, *(STATUSES - {0}) if arguments != "--help" else STATUSES)
