@@ -8,8 +8,9 @@ import os
 import re
 import signal
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cache
+from itertools import takewhile
 from pathlib import Path
 
 import pytest
@@ -152,9 +153,10 @@ def test_without_arguments(tmp_path: Path) -> None:
         explained(run([*words, *BRIEFLY.get(words, []), *own], directory=tmp_path))
 
 
-def is_without_configuration(words: tuple[str, ...]) -> bool:
-    """Returns whether a command refuses the agent's configuration."""
-    return "--config" not in run([*words, "--help"]).stdout
+def is_without_configuration(arguments: Iterable[str]) -> bool:
+    """Returns whether a command, the first words of its arguments, refuses the agent's configuration."""
+    words = takewhile(str.isalpha, arguments)
+    return "--set <KEY=VALUE>" not in run([*words, "--help"]).stdout
 
 
 def test_unknown_arguments() -> None:
@@ -173,7 +175,7 @@ def test_files_that_cannot_be_used(arguments: str, tmp_path: Path) -> None:
         if content is not None:
             path.write_bytes(content)
         words = [word.format(path, **places(tmp_path)) for word in arguments.split()]
-        own = [] if "--config" in words or is_without_configuration(tuple(words[:1])) else configured(tmp_path)
+        own = [] if "--config" in words or is_without_configuration(arguments.split()) else configured(tmp_path)
         done = run([*words, *own], directory=tmp_path)
         stderr = explained(done, 1, 3)
         assert "given" in stderr + done.stdout, f"{words}: the file is not named: {stderr}"
@@ -194,7 +196,7 @@ PRINTING = ["--help", "config show", "config example", "doctor", "model --genera
 @pytest.mark.parametrize("arguments", [*PRINTING, *(f"completions {shell}" for shell in ("zsh", "fish", "elvish"))])
 def test_output_that_cannot_be_written(arguments: str, tmp_path: Path) -> None:
     """A full disk is an error; a reader that has gone is none."""
-    unconfigured = arguments == "--help" or is_without_configuration(tuple(arguments.split()[:1]))
+    unconfigured = arguments == "--help" or is_without_configuration(arguments.split())
     words = [*arguments.split(), *([] if unconfigured else configured(tmp_path))]
     with Path("/dev/full").open("wb") as full:
         done = run(words, stdout=full.fileno(), directory=tmp_path)

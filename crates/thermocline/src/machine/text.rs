@@ -32,17 +32,13 @@ pub(crate) fn status(view: &Value) -> String {
     text += &tiers(&view["tiers"]["rows"]);
     text += &slow_memory(view);
     text += &rollout(&view["rollout"]);
-    let columns = ["policy", "class", "tier", "tracker", "memory", "working", "cold", "far", "saved", "older", "promotions", "stall"];
+    let columns = ["memory", "working", "cold", "far", "saved", "older", "promotions", "stall"];
     text += &row("job", &columns.map(ToOwned::to_owned));
     for job in view["jobs"].as_array().into_iter().flatten() {
         let word = |key: &str| job[key].as_str().unwrap_or("-").to_owned();
         let percent = |ratio: f64, digits: usize| format!("{:.digits$}%", ratio * 100.0);
         let or_none = |shown: Option<String>| shown.unwrap_or_else(|| "-".to_owned());
         let columns = [
-            word("policy"),
-            word("class"),
-            word("tier"),
-            word("tracker"),
             bytes(&job["memory_bytes"]),
             bytes(&job["working_set_bytes"]),
             bytes(&job["cold_bytes"]),
@@ -53,6 +49,8 @@ pub(crate) fn status(view: &Value) -> String {
             or_none(job["stall_ratio"].as_f64().map(|stall| percent(stall, 2))),
         ];
         text += &row(job["job"].as_str().unwrap_or("?"), &columns);
+        let (class, policy, tier, tracker) = (word("class"), word("policy"), word("tier"), word("tracker"));
+        let _ = writeln!(text, "  class {class}, policy {policy}, tier {tier}, tracker {tracker}");
         let _ = writeln!(text, "  {}", job["explanation"].as_str().unwrap_or(""));
         if let Some(remark) = job["remark"].as_str() {
             let _ = writeln!(text, "  {remark}");
@@ -152,12 +150,16 @@ fn rollout(view: &Value) -> String {
 /// Width of the job column; a longer name has a line of its own.
 const NAME_WIDTH: usize = 28;
 
-/// One line of the table of jobs, 154 characters wide.
-fn row(name: &str, columns: &[String; 12]) -> String {
-    let mut text = if name.chars().count() > NAME_WIDTH { format!("{name}\n{:NAME_WIDTH$}", "") } else { format!("{name:<NAME_WIDTH$}") };
-    let [policy, class, tier, tracker, memory, working, cold, far, saved, older, promotions, stall] = columns;
-    let _ = write!(text, " {policy:<10} {class:<12} {tier:<9} {tracker:<9} {memory:>10} {working:>10} {cold:>10} {far:>10}");
-    let _ = writeln!(text, " {saved:>10} {older:>7} {promotions:>11} {stall:>6}");
+/// Width of the job column of `status`, whose table fits a terminal of 100 columns.
+const STATUS_NAME_WIDTH: usize = 17;
+
+/// One line of the table of jobs, 100 characters wide.
+fn row(name: &str, columns: &[String; 8]) -> String {
+    const WIDTH: usize = STATUS_NAME_WIDTH;
+    let mut text = if name.chars().count() > WIDTH { format!("{name}\n{:WIDTH$}", "") } else { format!("{name:<WIDTH$}") };
+    let [memory, working, cold, far, saved, older, promotions, stall] = columns;
+    let _ = write!(text, " {memory:>10} {working:>10} {cold:>10} {far:>10} {saved:>10}");
+    let _ = writeln!(text, " {older:>7} {promotions:>11} {stall:>7}");
     text
 }
 
@@ -332,13 +334,13 @@ mod tests {
     }
 
     #[test]
-    fn the_status_table_is_aligned_and_154_characters_wide() {
+    fn the_status_table_is_aligned_and_100_characters_wide() {
         let text = status(&view());
-        let rows: Vec<_> = text.lines().filter(|line| line.contains("conservative") || line.contains("promotions")).collect();
+        let rows: Vec<_> = text.lines().filter(|line| line.contains("1.0 TiB") || line.contains("promotions")).collect();
         let end = |row: &&str, word: &str| row.find(word).map(|at| at + word.len());
         assert_eq!(rows.len(), 3, "{text}");
         for row in &rows[1..] {
-            assert_eq!(row.len(), 154, "{row}");
+            assert_eq!(row.len(), 100, "{row}");
             assert_eq!((end(row, "2.000%/min"), end(row, "12.50%")), (end(&rows[0], "promotions"), end(&rows[0], "stall")), "{row}");
         }
         assert!(text.lines().any(|line| line == LONG), "a long name has its own line");

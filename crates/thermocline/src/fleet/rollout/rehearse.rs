@@ -128,7 +128,7 @@ fn candidates(config: &Config, arguments: &Rehearse) -> Result<Vec<Candidate>> {
         Ok(Candidate { name: name.to_owned(), config: bundle.over(config), expected: Some(expected) })
     };
     Ok(vec![
-        built_in("good: warmup 2m", "warmup = \"2m\"\n", Phase::Finished)?,
+        built_in("good: percentile 98%", "percentile = \"98%\"\n", Phase::Finished)?,
         built_in("harmful: promotion_rate 5%, percentile 50%", "promotion_rate = \"5%\"\npercentile = \"50%\"\n", Phase::RolledBack)?,
     ])
 }
