@@ -336,7 +336,7 @@ mod tests {
     #[test]
     fn the_status_table_is_aligned_and_100_characters_wide() {
         let text = status(&view());
-        let rows: Vec<_> = text.lines().filter(|line| line.contains("1.0 TiB") || line.contains("promotions")).collect();
+        let rows: Vec<_> = text.lines().filter(|line| line.contains("12.50%") || line.contains("promotions")).collect();
         let end = |row: &&str, word: &str| row.find(word).map(|at| at + word.len());
         assert_eq!(rows.len(), 3, "{text}");
         for row in &rows[1..] {
