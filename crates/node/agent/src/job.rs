@@ -9,7 +9,7 @@ use policy::histogram::AgeCounts;
 use policy::page_cache;
 use serde::Serialize;
 use trackers::ages::{self, Scan};
-use units::{Age, Bytes, Millis, Pages, RatioPpm};
+use units::{AccessRate, Age, Bytes, Millis, Pages, RatioPpm};
 
 use crate::controllers::tiering::state::Tiering;
 use crate::discover::Treatment;
@@ -19,6 +19,7 @@ use crate::memory::{JobMemory, Outcome};
 use crate::now::Now;
 use crate::ram_disks::RamDisks;
 use crate::savings::Requests;
+use crate::waits::Waits;
 
 /// A job. Its controllers are kept beside it, in [`crate::controllers::slots::Entry`].
 #[derive(Debug)]
@@ -47,6 +48,10 @@ pub struct Job {
     pub promotions: Promotions,
     /// Counters of what moved.
     pub counters: Counters,
+    /// What its tasks waited for.
+    pub waits: Waits,
+    /// Time since boot until which a trial wants it without far memory; `None` if there is no trial.
+    pub held_until: Option<Duration>,
     /// What its controllers report to each other.
     pub signals: Signals,
     /// Where its swap-backed memory goes.
@@ -97,6 +102,8 @@ pub struct Signals {
     pub stall: Option<Stall>,
     /// Memory in the slow node, by the last reading.
     pub slow: Bytes,
+    /// Estimated accesses to it per second, and the latency of one in nanoseconds; zero if its policy places nothing there.
+    pub slow_accesses: (AccessRate, u64),
     /// DRAM of zswap's pool beyond the compressed bytes, as a share of these, by the machine's last reading.
     pub pool_overhead: RatioPpm,
 }
@@ -189,6 +196,8 @@ impl Job {
             protection: Protected::default(),
             promotions: Promotions::default(),
             counters: Counters::default(),
+            waits: Waits::default(),
+            held_until: None,
             signals: Signals::default(),
             tiering: Tiering::new(config, &treatment, now.boot_ms()),
             error: None,
@@ -199,6 +208,12 @@ impl Job {
     #[must_use]
     pub fn path(&self) -> &str {
         self.cgroup.name()
+    }
+
+    /// Whether a trial wants it without far memory now.
+    #[must_use]
+    pub fn is_held(&self, now: Duration) -> bool {
+        self.held_until.is_some_and(|until| now < until)
     }
 
     /// Time since the job was first observed.

@@ -46,6 +46,7 @@ mod testing;
 pub mod tiers;
 pub mod undo;
 pub mod view;
+pub mod waits;
 
 pub use options::Options;
 pub use scheduler::{Agent, Deadlines, Message, ScanWait};

@@ -29,6 +29,12 @@ struct FlowLabels {
 }
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct LossLabels {
+    cgroup: String,
+    part: String,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
 struct ReasonLabels {
     reason: String,
 }
@@ -46,6 +52,7 @@ pub fn render(view: &View) -> Result<String, std::fmt::Error> {
     let mut registry = Registry::with_prefix("thermocline");
     job_sizes(&mut registry, &view.jobs);
     job_rates(&mut registry, &view.jobs);
+    losses(&mut registry, &view.jobs);
     flows(&mut registry, &view.jobs);
     whole_agent(&mut registry, view);
     if let Some(rollout) = &view.rollout {
@@ -87,7 +94,7 @@ fn job_sizes(registry: &mut Registry, jobs: &[JobView]) {
 }
 
 fn job_rates(registry: &mut Registry, jobs: &[JobView]) {
-    let rates: [Metric<Option<f64>>; 9] = [
+    let rates: [Metric<Option<f64>>; 10] = [
         #[expect(clippy::cast_precision_loss, reason = "a metric has 16 digits")]
         ("job_could_save_bytes", "DRAM that offloading all idle memory of the job would save; absent until known", |job| {
             job.could_save_bytes.map(|bytes| bytes.0 as f64)
@@ -105,6 +112,9 @@ fn job_rates(registry: &mut Registry, jobs: &[JobView]) {
             job.slow_budget_per_second
         }),
         ("job_memory_stall_ratio", "Share of the last period in which some task waited for memory", |job| job.stall_ratio),
+        ("job_slowdown_ratio", "Time lost to far memory in the last period, as a share of the CPU time of the job's own work", |job| {
+            job.waits.slowdown_ratio
+        }),
         ("job_io_stall_ratio", "Share of the last period in which some task waited for I/O", |job| job.io_stall_ratio),
     ];
     for (name, help, read) in rates {
@@ -128,6 +138,27 @@ fn job_rates(registry: &mut Registry, jobs: &[JobView]) {
         }
         registry.register(name, help, family);
     }
+}
+
+/// What jobs lost to far memory, by its parts.
+fn losses(registry: &mut Registry, jobs: &[JobView]) {
+    let family = Family::<LossLabels, Counter<f64, AtomicU64>>::default();
+    let faults = Family::<JobLabels, Counter>::default();
+    for job in jobs {
+        let lost = &job.waits.lost;
+        for (part, seconds) in [
+            ("swap_in", lost.swap_in_seconds),
+            ("device", lost.device_seconds),
+            ("fault", lost.fault_seconds),
+            ("reclaim", lost.reclaim_seconds),
+            ("slow_node", lost.slow_seconds),
+        ] {
+            family.get_or_create(&LossLabels { cgroup: job.job.clone(), part: part.to_owned() }).inc_by(seconds);
+        }
+        faults.get_or_create(&labels(job)).inc_by(job.waits.major_faults);
+    }
+    registry.register("job_lost_seconds", "Time of the job's tasks that was lost to far memory, by its parts", family);
+    registry.register("job_major_faults", "Page faults of the job that had to read a page", faults);
 }
 
 fn flows(registry: &mut Registry, jobs: &[JobView]) {
@@ -312,6 +343,7 @@ mod tests {
             slow_budget_per_second: known,
             stall_ratio: known,
             io_stall_ratio: known,
+            waits: crate::waits::WaitsView { slowdown_ratio: known, ..Default::default() },
             ..JobView::default()
         };
         let reasons = || [("clock", 1)].into();

@@ -1,4 +1,4 @@
-//! The control socket: `status` and `explain` of a running agent, and hints to it. A request is a line of words, the answer a line
+//! The control socket: `status` and `explain` of a running agent, hints to it, and the holds of trials. A request is a line of words, the answer a line
 //! of JSON.
 
 use std::path::{Path, PathBuf};
@@ -21,6 +21,9 @@ const LIMITS: Limits = Limits { request_bytes: 4096, request_timeout: Duration::
 
 /// How long a client waits for an answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// The longest hold. A trial renews it for each half of a block.
+const HOLD_MAX: Duration = Duration::from_hours(24);
 
 /// The hints by name; `None` withdraws an earlier hint.
 const HINTS: [(&str, Option<Hint>); 3] = [("background", Some(Hint::Background)), ("foreground", Some(Hint::Foreground)), ("auto", None)];
@@ -50,7 +53,8 @@ fn answer(request: &str, view: &Published, messages: &SyncSender<Message>) -> St
 fn order(request: &str, view: &View, messages: &SyncSender<Message>) -> serde_json::Value {
     let done = match request.split_once(' ') {
         Some(("hint", rest)) => hint(rest, view, messages),
-        _ => Err("unknown request; known are: status, explain, hint JOB WORD".to_owned()),
+        Some(("hold", rest)) => hold(rest, view, messages),
+        _ => Err("unknown request; known are: status, explain, hint JOB WORD, hold JOB SECONDS".to_owned()),
     };
     done.map_or_else(|error| json!({ "error": error }), |()| json!({ "ok": true }))
 }
@@ -71,9 +75,27 @@ fn hint(request: &str, view: &View, messages: &SyncSender<Message>) -> Result<()
     if !takes_hints(job.policy) {
         return Err(format!("{path} is under policy {}, which takes no hints; set policy = \"background\" or \"auto\"", job.policy));
     }
-    match messages.try_send(Message::Hint { job: path.to_owned(), hint: *hint }) {
+    send(messages, Message::Hint { job: path.to_owned(), hint: *hint })
+}
+
+/// Passes the hold of a trial, `JOB SECONDS`, to the loop. It ends by itself, so that a trial that dies leaves nothing behind.
+fn hold(request: &str, view: &View, messages: &SyncSender<Message>) -> Result<(), String> {
+    let (path, seconds) = request.rsplit_once(' ').unwrap_or((request, ""));
+    let time = seconds.parse().map(Duration::from_secs).ok().filter(|time| *time <= HOLD_MAX);
+    let time = time.ok_or_else(|| format!("{seconds:?} is no time; write whole seconds, at most {}", HOLD_MAX.as_secs()))?;
+    let Some(job) = view.jobs.iter().find(|job| job.job == path) else {
+        return Err(format!("the agent watches no job {path}; see thermocline status"));
+    };
+    if job.policy == Policy::Slowdown.as_str() {
+        return Err(format!("{path} is under policy slowdown: a trial cannot promote what is in a slow node"));
+    }
+    send(messages, Message::Hold { job: path.to_owned(), time })
+}
+
+fn send(messages: &SyncSender<Message>, message: Message) -> Result<(), String> {
+    match messages.try_send(message) {
         Ok(()) => Ok(()),
-        Err(TrySendError::Full(_)) => Err("the agent has many hints to process first; try again in a second".to_owned()),
+        Err(TrySendError::Full(_)) => Err("the agent has many messages to process first; try again in a second".to_owned()),
         Err(TrySendError::Disconnected(_)) => Err("the agent is about to stop".to_owned()),
     }
 }
@@ -119,6 +141,25 @@ mod tests {
         assert_eq!(ask(dir.path(), "explain").unwrap()["jobs"], json!([]));
         assert!(ask(dir.path(), "").unwrap()["error"].as_str().unwrap().contains("status, explain, hint"));
         drop(received);
+    }
+
+    #[test]
+    fn a_hold_reaches_the_loop_or_is_refused() {
+        let job = |path: &str, policy| crate::view::JobView { job: path.to_owned(), policy, ..Default::default() };
+        let view = View { jobs: vec![job("/a b", "auto"), job("/s", "slowdown")], ..View::default() };
+        let (messages, received) = std::sync::mpsc::sync_channel(2);
+        for (request, piece) in [
+            ("/a b", "is no time"),
+            ("/a b soon", "is no time"),
+            ("/a b 86401", "at most 86400"),
+            ("/z 9", "no job /z"),
+            ("/s 9", "policy slowdown"),
+        ] {
+            let error = hold(request, &view, &messages).unwrap_err();
+            assert!(error.contains(piece), "{request}: {error}");
+        }
+        hold("/a b 90", &view, &messages).unwrap();
+        assert_eq!(received.recv(), Ok(Message::Hold { job: "/a b".to_owned(), time: Duration::from_secs(90) }));
     }
 
     #[test]

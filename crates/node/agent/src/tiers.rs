@@ -220,6 +220,12 @@ impl Tiers {
         self.zswap_us = Some(us.saturating_add(self.fault_us));
     }
 
+    /// Mean duration of a page fault without I/O, in microseconds.
+    #[must_use]
+    pub fn fault_us(&self) -> u32 {
+        self.fault_us
+    }
+
     /// Bytes that may be written to swap devices now.
     #[must_use]
     pub fn writable(&self, now: Duration) -> Bytes {

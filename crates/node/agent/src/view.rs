@@ -16,6 +16,7 @@ use crate::machine::Machine;
 use crate::savings::Ledger;
 use crate::slow_node::SlowNode;
 use crate::tiers::TiersView;
+use crate::waits::WaitsView;
 
 /// The whole agent.
 #[derive(Clone, Debug, Default, Serialize)]
@@ -189,6 +190,8 @@ pub struct JobView {
     pub io_stall_ratio: Option<f64>,
     /// Cost of refaults by the tier's measured latency, as a share of that period.
     pub refault_stall_ratio: Option<f64>,
+    /// What it lost to far memory.
+    pub waits: WaitsView,
     /// `far_bytes / cold_bytes` (SDFM section 6.1).
     pub coverage_ratio: f64,
     /// The cold-age threshold in seconds; `None` if none qualifies.

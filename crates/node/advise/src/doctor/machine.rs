@@ -2,7 +2,7 @@
 
 use kernel::capability::{self, Capability, Lockdown};
 use kernel::cgroup::CgroupRoot;
-use kernel::{Roots, file, psi};
+use kernel::{Roots, file, psi, taskstats};
 
 use super::check::{Boot, Check, Rank, Status, check, from_error, from_result};
 
@@ -20,6 +20,21 @@ fn boot_with(roots: &Roots, parameter: &str) -> Boot {
     let name = parameter.split('=').next().unwrap_or(parameter);
     let same = |given: &String| given.split('=').next() == Some(name) && given != parameter;
     Boot { add: vec![parameter.to_owned()], remove: parameters(roots).into_iter().filter(same).collect() }
+}
+
+/// Without delay accounting the agent cannot count what its jobs wait for in zswap.
+pub(super) fn delays(roots: &Roots) -> Check {
+    const NAME: &str = "task_delayacct";
+    match taskstats::enabled(roots) {
+        Ok(Some(true)) => check(NAME, Status::Ok, "the kernel counts what tasks wait for", ""),
+        Ok(Some(false)) => {
+            let remedy = "for what a job loses to far memory, before the jobs start (the agent's unit needs CAP_NET_ADMIN and AF_NETLINK in a drop-in):";
+            let found = check(NAME, Status::Advice, "the kernel does not count what tasks wait for", remedy);
+            found.with_commands(["sysctl kernel.task_delayacct=1"])
+        }
+        Ok(None) => check(NAME, Status::Advice, "the kernel has no delay accounting", "use a kernel with CONFIG_TASK_DELAY_ACCT"),
+        Err(error) => from_error(NAME, &error),
+    }
 }
 
 pub(super) fn privileges(roots: &Roots) -> Check {

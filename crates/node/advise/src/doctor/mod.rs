@@ -43,7 +43,7 @@ pub fn examine(roots: &Roots) -> Report {
     checks.extend(machine::container(roots));
     checks.extend([far::memory(roots), far::swap_space(roots), far::zswap(roots)]);
     checks.extend(trackers_offered::all(roots, &offer));
-    checks.extend([page_tables(roots), machine::pressure(roots), far::readahead(roots)]);
+    checks.extend([page_tables(roots), machine::pressure(roots), machine::delays(roots), far::readahead(roots)]);
     checks.extend(machine::lockdown(roots));
     // A missing item may disable several features; it is reported once.
     for feature in features(roots) {

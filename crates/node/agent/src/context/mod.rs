@@ -18,6 +18,7 @@ use crate::now::Now;
 use crate::options::Options;
 use crate::tiers::Tiers;
 use crate::undo::UndoLog;
+use crate::waits::Accounting;
 
 pub mod affordance;
 pub mod claims;
@@ -54,6 +55,8 @@ pub struct KernelHandles {
     pub walker: Walker,
     /// Asks for reclaim.
     pub reclaimer: Reclaimer,
+    /// Reads what tasks waited for.
+    pub delays: Accounting,
 }
 
 impl KernelHandles {
@@ -61,7 +64,7 @@ impl KernelHandles {
     #[must_use]
     pub fn new(roots: Roots, cgroups: CgroupRoot) -> Self {
         let lru = LruGen::probe(&roots).ok();
-        Self { roots, cgroups, lru, walker: Walker::default(), reclaimer: Reclaimer::default() }
+        Self { roots, cgroups, lru, walker: Walker::default(), reclaimer: Reclaimer::default(), delays: Accounting::default() }
     }
 }
 
@@ -120,10 +123,10 @@ impl Context {
         Now::of(&self.clock)
     }
 
-    /// Whether the agent may change anything about a job.
+    /// Whether the agent may change anything about a job. A job that a trial holds is only observed.
     #[must_use]
     pub fn may_act(&self, job: &Job) -> bool {
-        !self.options.dry_run && !matches!(job.treatment.class, Class::Off | Class::Observe)
+        !job.is_held(self.clock.now()) && !self.options.dry_run && !matches!(job.treatment.class, Class::Off | Class::Observe)
     }
 
     /// Whether a tracker may split idle huge pages of a job.

@@ -1,5 +1,7 @@
 //! A control period: the machine is read, the controllers decide, and their decisions are recorded.
 
+use std::time::Duration;
+
 use config::Class;
 use policy::background::Hint;
 use units::Bytes;
@@ -12,6 +14,7 @@ use crate::history::JobHistory;
 use crate::journal::SavingsRecord;
 use crate::protection;
 use crate::savings::Ledger;
+use crate::waits::Latencies;
 
 impl Agent {
     /// One control period of all jobs.
@@ -19,6 +22,8 @@ impl Agent {
         self.report_far_memory(now);
         self.limit_savings(now);
         self.end_stage("reading the machine");
+        self.read_waits(now);
+        self.end_stage("what jobs wait for");
         if self.context.options.estimate {
             self.jobs.values_mut().for_each(|entry| tiering::sample_to_estimate(&mut entry.job, &mut self.context, now));
         }
@@ -89,6 +94,23 @@ impl Agent {
         let all = self.jobs.values().map(|entry| entry.job.counters.page_cache.bytes()).sum();
         for entry in self.jobs.values_mut() {
             entry.job.take_machine(now, (room, all), machine.pool_overhead);
+        }
+    }
+
+    /// Reads what the jobs' tasks waited for.
+    fn read_waits(&mut self, now: Now) {
+        let Self { jobs, context, .. } = self;
+        for Entry { job, .. } in jobs.values_mut() {
+            let (slow_rate, slow_ns) = job.signals.slow_accesses;
+            let latencies = Latencies { fault_us: context.tiers.fault_us(), slow_rate: slow_rate.as_f64(), slow_ns };
+            let kernel = &mut context.kernel;
+            let accounting = kernel.delays.get(&kernel.roots);
+            let read = job.waits.read(&job.cgroup, &job.pids, accounting, now.since_boot, latencies);
+            if let Err(error) = read
+                && !error.is_gone()
+            {
+                context.report_error(job, &error);
+            }
         }
     }
 
@@ -166,6 +188,24 @@ impl Agent {
             }
         }
         context.flush_settings();
+    }
+
+    /// Holds a job: it is only observed for that time, and its plans end now.
+    pub(super) fn hold(&mut self, path: &str, time: Duration) {
+        let Some(Entry { job, slots }) = self.jobs.get_mut(path) else {
+            return self.context.event(Some(path), "a trial came too late: the job has ended".to_owned());
+        };
+        job.held_until = (!time.is_zero()).then(|| self.context.clock.now().saturating_add(time));
+        let what = if time.is_zero() {
+            "trial: far memory as the policy decides".to_owned()
+        } else {
+            slots.iter_mut().for_each(|slot| {
+                slot.forget_ages();
+                slot.abandon();
+            });
+            format!("trial: no far memory for {} s at most", time.as_secs())
+        };
+        self.context.event(Some(path), what);
     }
 
     /// Stores what a restart must know of each job.

@@ -60,6 +60,13 @@ pub enum Message {
         /// The hint.
         hint: Option<Hint>,
     },
+    /// A trial wants a job without far memory for some time, or, if that is zero, as its policy decides again.
+    Hold {
+        /// Its path.
+        job: String,
+        /// How long from now.
+        time: Duration,
+    },
     /// The result of reading the store of bundles.
     Follow(Box<Poll>),
     /// The configuration file, read again; or why it cannot be used.
@@ -336,6 +343,7 @@ impl Agent {
     pub fn receive(&mut self, message: Message) {
         match message {
             Message::Hint { job, hint } => self.take_hint(&job, hint),
+            Message::Hold { job, time } => self.hold(&job, time),
             Message::Follow(poll) => self.follow(*poll),
             Message::Reload(config) => self.reload(*config),
             Message::Stop => {}

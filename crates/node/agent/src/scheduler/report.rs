@@ -170,6 +170,7 @@ fn memory_view(job: &Job, machine: &Machine, period: f64) -> JobView {
         slow_bytes: job.memory.slow,
         saved_bytes: job.memory.saved(),
         coverage_ratio: RatioPpm::of(far.0, cold_bytes.0).map_or(0.0, |ratio| ratio.as_f64().min(1.0)),
+        waits: job.waits.view(),
         totals: JobTotals { moved: job.counters.totals, ..JobTotals::default() },
         cold_age: reported(&cold),
         accessed: reported(&scan.accesses),

@@ -120,6 +120,7 @@ impl Controller for Slowdown {
             slow: self.found.slow_bytes,
         };
         job.signals.slow = record.slow;
+        job.signals.slow_accesses = (step.rate, self.params.latency_ns);
         let text = explain(&record);
         self.recent.push(now.unix_ms, &text);
         self.explanation = Some(text);
