@@ -37,5 +37,6 @@ pub mod repository;
 pub mod sequential;
 pub mod stage;
 mod tails;
+pub mod trial;
 
 pub use error::{Error, Refusal, Result};

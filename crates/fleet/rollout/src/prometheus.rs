@@ -40,12 +40,36 @@ struct Sample {
 /// second.
 pub fn ask(url: &str, query: &str, machine_label: &str, since: Duration) -> Values {
     let query = query.replace("$since", &format!("{}s", since.as_secs().max(1)));
+    respond(url, &query, |body| values(body, machine_label))
+}
+
+/// Queries the current value of a query whose result is a single one.
+///
+/// # Errors
+/// The query failed, or has no value or several.
+pub fn ask_one(url: &str, query: &str) -> Result<f64, String> {
+    respond(url, query, single)
+}
+
+/// The body of an HTTP resource, such as metrics in the text exposition format.
+///
+/// # Errors
+/// It could not be read, or has another status than success.
+pub fn body(url: &str) -> Result<Vec<u8>, String> {
+    let mut response = agent(url)?.get(url).call().map_err(|error| format!("{url}: {error}"))?;
+    let status = response.status();
+    let body = response.body_mut().with_config().limit(BYTES_MAX).read_to_vec().map_err(|error| format!("{url}: {error}"))?;
+    if status.is_success() { Ok(body) } else { Err(format!("{url}: HTTP {status}")) }
+}
+
+/// Queries, and parses the response.
+fn respond<T>(url: &str, query: &str, parse: impl Fn(&[u8]) -> Result<T, String>) -> Result<T, String> {
     let agent = agent(url)?;
     let address = format!("{}/api/v1/query", url.trim_end_matches('/'));
-    let mut response = agent.get(&address).query("query", &query).call().map_err(|error| format!("{address}: {error}"))?;
+    let mut response = agent.get(&address).query("query", query).call().map_err(|error| format!("{address}: {error}"))?;
     let status = response.status();
     let body = response.body_mut().with_config().limit(BYTES_MAX).read_to_vec().map_err(|error| format!("{address}: {error}"))?;
-    values(&body, machine_label).map_err(|what| format!("{address}: HTTP {status}: {what}"))
+    parse(&body).map_err(|what| format!("{address}: HTTP {status}: {what}"))
 }
 
 fn agent(url: &str) -> Result<ureq::Agent, String> {
@@ -66,8 +90,8 @@ fn tls() -> ureq::tls::TlsConfig {
     config.unversioned_rustls_crypto_provider(provider).build()
 }
 
-/// Parses the values of a response, by machine.
-fn values(body: &[u8], machine_label: &str) -> Values {
+/// Parses the samples of a response.
+fn samples(body: &[u8]) -> Result<Vec<Sample>, String> {
     let answer: Response = serde_json::from_slice(body).map_err(|error| format!("not a response of Prometheus: {error}"))?;
     if answer.status != "success" {
         return Err(answer.error.unwrap_or_else(|| format!("status {:?}", answer.status)));
@@ -76,9 +100,21 @@ fn values(body: &[u8], machine_label: &str) -> Values {
     if data.result_type != "vector" {
         return Err(format!("a {} instead of one value per machine; use an instant vector", data.result_type));
     }
-    let samples: Vec<Sample> = serde_json::from_value(data.result).map_err(|error| format!("not a response of Prometheus: {error}"))?;
+    serde_json::from_value(data.result).map_err(|error| format!("not a response of Prometheus: {error}"))
+}
+
+/// Parses the only value of a response.
+fn single(body: &[u8]) -> Result<f64, String> {
+    match samples(body)?.as_slice() {
+        [Sample { value: (_, text), .. }] => text.parse().map_err(|_| format!("{text:?} is not a number")),
+        several => Err(format!("{} values instead of one; aggregate them with `sum`", several.len())),
+    }
+}
+
+/// Parses the values of a response, by machine.
+fn values(body: &[u8], machine_label: &str) -> Values {
     let mut values = BTreeMap::new();
-    for Sample { metric, value: (_, text) } in samples {
+    for Sample { metric, value: (_, text) } in samples(body)? {
         let name = metric
             .get(machine_label)
             .ok_or_else(|| format!("a value without the label {machine_label}; keep it with `sum by ({machine_label})`"))?;
@@ -111,6 +147,14 @@ mod tests {
         let found = values(ANSWER.as_bytes(), "instance").unwrap();
         assert_eq!(found.get("web-1"), Some(&0.25));
         assert!(found["web-2"].is_nan() && found.len() == 2);
+    }
+
+    #[test]
+    fn a_query_of_one_value_has_exactly_one() {
+        assert!(single(ANSWER.as_bytes()).unwrap_err().contains("2 values instead of one"));
+        let one = r#"{"status":"success","data":{"resultType":"vector","result":[{"metric":{},"value":[1,"7.5"]}]}}"#;
+        assert_eq!(single(one.as_bytes()), Ok(7.5));
+        assert!(single(one.replace("7.5", "x").as_bytes()).is_err());
     }
 
     #[test]
