@@ -20,6 +20,7 @@ use crate::machine::run::Run;
 use crate::machine::setup::Setup;
 use crate::machine::status::{Explain, Hint};
 use crate::machine::top::Top;
+use crate::machine::trial::Trial;
 use crate::options::{Configuration, Format};
 use crate::pool::arguments::PoolCommand;
 
@@ -58,6 +59,8 @@ pub(crate) enum Command {
     Explain(Explain),
     /// Send a running agent a hint: a job is in the background or in the foreground
     Hint(Hint),
+    /// Measure by what an application reports whether far memory slows it down: on and off in random order
+    Trial(Box<Trial>),
     /// Replay a journal through the policies and compare the decisions with the recorded ones
     Replay(Replay),
     /// Advise a memory limit for each job and how much memory the machine can promise, from the journal

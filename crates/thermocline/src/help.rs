@@ -11,7 +11,7 @@ use crate::exits;
 
 /// The commands, by what they are about.
 const GROUPS: [(&str, &[&str]); 5] = [
-    ("This machine", &["doctor", "observe", "setup", "import", "run", "agent", "status", "top", "explain", "hint", "report", "replay"]),
+    ("This machine", &["doctor", "observe", "setup", "import", "run", "agent", "status", "top", "explain", "hint", "trial", "report", "replay"]),
     ("What if", &["plan", "rates", "model"]),
     ("Fleet", &["trace", "experiment", "rollout"]),
     ("Pool", &["pool"]),
@@ -34,6 +34,7 @@ const EXAMPLES: &[&str] = &[
     "thermocline top",
     "thermocline explain /system.slice/redis.service",
     "thermocline hint /machine.slice/build.scope background",
+    "thermocline trial /system.slice/redis.service --metrics http://localhost:9121/metrics --metric redis_commands_total --rate --better higher",
     "thermocline report",
     "thermocline replay /var/lib/thermocline/journal",
     "thermocline plan --risk 0.1% --job '/web.slice/*'",

@@ -21,7 +21,7 @@ mod values;
 
 use arguments::{Arguments, Command};
 use fleet::{experiment, model, rollout, traces};
-use machine::{agent as node_agent, configuration, doctor, import, observe, plan, rates, replay, report, run, setup, status, top};
+use machine::{agent as node_agent, configuration, doctor, import, observe, plan, rates, replay, report, run, setup, status, top, trial};
 
 fn main() -> ExitCode {
     env_logger::Builder::from_env(env_logger::Env::default().filter_or("THERMOCLINE_LOG", "info")).format_target(false).init();
@@ -58,6 +58,7 @@ fn dispatch(arguments: Arguments) -> Result<ExitCode> {
         Command::Top(top) => top::top(&configuration.load()?, &top)?,
         Command::Explain(explain) => status::explain(&configuration.load()?, format, &explain)?,
         Command::Hint(hint) => status::hint(&configuration.load()?, format, &hint)?,
+        Command::Trial(arguments) => trial::trial(&roots, &configuration.load()?, format, &arguments)?,
         Command::Replay(replay) => return replay::replay(&configuration.load()?, format, &replay),
         Command::Plan(plan) => plan::plan(&roots, &configuration.load()?, format, &plan)?,
         Command::Report(arguments) => report::report(&configuration.load()?, format, &arguments)?,

@@ -16,3 +16,4 @@ pub(crate) mod setup;
 pub(crate) mod status;
 mod text;
 pub(crate) mod top;
+pub(crate) mod trial;
