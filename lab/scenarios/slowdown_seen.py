@@ -1,0 +1,145 @@
+"""The agent's estimate of what a job loses to far memory, beside what the job itself counts.
+
+Three kinds of far memory, each at three intensities: zswap, a slow swap device, and a slow node. The agent only
+measures in the first two: a loop evicts a fixed amount of the job's memory per second, through `memory.reclaim`. The
+job serves requests at a fixed rate and counts the time that it spends on accesses; what exceeds the same requests'
+time without far memory is its loss. A slow node costs an emulated guest nothing: there, the job counts its accesses to
+the node, and each of them counts as the configured latency.
+"""
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from thermolab import node, numa, offload, slow, swap, truth
+from thermolab.guest import Guest
+from thermolab.lab import Lab
+from thermolab.truth import Region, Server, Workload, poisson, requests
+from thermolab.windows import settled, watch
+
+KERNELS = ("6.12-idle",)
+
+JOB_MIB = 128
+SERVER = Server(rounds=20_000, rate=60)
+EXPONENT = 0.5
+PAGES = 4
+"""Pages that a request reads."""
+DELAY_MS = 2
+STEPS = ("low", "middle", "high")
+EVICTED_KIB_PER_SECOND = {"zswap": (2048, 4096, 8192), "device": (128, 256, 512)}
+SLOWDOWNS = (0.02, 0.05, 0.10)
+BASE_SECONDS = 12
+SETTLE_SECONDS = 8
+JUDGED_SECONDS = 20
+SETTLE_PERIODS = 6
+JUDGED_PERIODS = 5
+
+ERROR_MAX_RATIO = 0.3
+LOST_MIN_RATIO = 0.002
+"""An intensity at which the job loses less than this share of its time would test nothing."""
+
+_MEASURE: node.Settings = {"agent.scan_period": "60s", "agent.control_period": "1s"}
+
+
+def run(lab: Lab) -> dict[str, Any]:
+    """Runs a guest for each kind of far memory."""
+    rows = {}
+    worst = 0.0
+    for kind in (*EVICTED_KIB_PER_SECOND, "slow_node"):
+        measured = _slow_node(lab) if kind == "slow_node" else _evicted(lab, kind)
+        rows[kind] = dict(zip(STEPS, measured, strict=True))
+        for step, row in rows[kind].items():
+            worst = max(worst, row["error_ratio"])
+            lab.at_least(f"{kind}.{step}.job_lost_ratio", row["job_lost_ratio"], LOST_MIN_RATIO)
+    lab.at_most("worst_error_ratio", worst, ERROR_MAX_RATIO)
+    return {"worst_error_ratio": worst, **rows}
+
+
+def _row(job_lost: float, agent_lost: float, seconds: float, waits: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "job_lost_ratio": job_lost / seconds,
+        "agent_lost_ratio": agent_lost / seconds,
+        "error_ratio": abs(agent_lost - job_lost) / max(job_lost, 1e-9),
+        "swap_in_mean_us": waits["swap_in_mean_us"],
+        "slowdown_ratio": waits["slowdown_ratio"],
+        "lost": waits["lost"],
+    }
+
+
+def _evicted(lab: Lab, kind: str) -> list[dict[str, Any]]:
+    """Measures a job whose memory is evicted to zswap or to a slow device."""
+    with lab.guest() as guest:
+        guest.write("/proc/sys/kernel/task_delayacct", "1")
+        if kind == "device":
+            swap.delay(guest, DELAY_MS)
+        truth.tick(guest)
+        content = "weights" if kind == "device" else "anon"
+        workload = Workload(guest, [Region("data", JOB_MIB, requests(PAGES, EXPONENT), kind=content)], server=SERVER)
+        tier = "swap" if kind == "device" else "zswap"
+        guest.run(["rm", "-rf", node.STATE])
+        guest.write("/sys/module/zswap/parameters/enabled", "N" if kind == "device" else "Y")
+        own: node.Settings = {"agent.tier": tier, "zswap.manage": False}
+        settings: node.Settings = {**offload.PRESSURE_SETTINGS, **_MEASURE, **own}
+        node.configure(guest, [node.Job(workload.job, group="observe")], settings)
+        agent = node.start(guest)
+        settled(workload, 5)
+        (base,) = watch([workload], BASE_SECONDS)
+        rows = []
+        for kib in EVICTED_KIB_PER_SECOND[kind]:
+            rows.append(_intensity(workload, agent, base.access_ratio, kib))
+            lab.say(f"{kind}, {kib} KiB/s evicted: {rows[-1]}")
+        agent.stop()
+        workload.stop()
+    return rows
+
+
+def _intensity(workload: Workload, agent: node.Agent, base_ratio: float, kib: int) -> dict[str, Any]:
+    """Measures one intensity."""
+    guest = workload.guest
+    loop = f"while :; do echo {kib}K > {workload.cgroup}/memory.reclaim 2>/dev/null; sleep 1; done"
+    evicting = guest.spawn(["sh", "-c", loop], stdout="/run/evict.out", stderr="/run/evict.out")
+    watch([workload], SETTLE_SECONDS)
+    before = _waits(agent, workload)
+    (window,) = watch([workload], JUDGED_SECONDS)
+    after = _waits(agent, workload)
+    guest.kill(evicting)
+    guest.wait_exit(evicting)
+    # The job did this work in the window's seconds; the agent's figures are of its last control period.
+    lost = (window.access_ratio - base_ratio) * JUDGED_SECONDS
+    return _row(lost, after["lost_seconds"] - before["lost_seconds"], JUDGED_SECONDS, after)
+
+
+def _waits(agent: node.Agent, workload: Workload) -> dict[str, Any]:
+    waits: dict[str, Any] = agent.job(workload.job)["waits"]
+    return waits
+
+
+def _slow_node(lab: Lab) -> list[dict[str, Any]]:
+    """Measures a job a part of which is in a slow node, with three budgets."""
+    with lab.guest(numa.two_nodes(640, 384)) as guest:
+        truth.tick(guest, 20)
+        workload = Workload(guest, [Region("blocks", 256, poisson(0.1, 1000), kind="huge")])
+        nodes = numa.Watch(workload)
+        rows = []
+        for slowdown in SLOWDOWNS:
+            rows.append(_budget(guest, workload, nodes, slowdown))
+            lab.say(f"slow node, budget {slowdown:.0%}: {rows[-1]}")
+        nodes.stop()
+        workload.stop()
+    return rows
+
+
+def _budget(guest: Guest, workload: Workload, nodes: numa.Watch, slowdown: float) -> dict[str, Any]:
+    """Measures one budget."""
+    agent = slow.start(guest, [workload.job], slowdown, {"agent.control_period": "1s"})
+    slow.pass_periods(workload, SETTLE_PERIODS)
+    begins, before = workload.uptime(), _waits(agent, workload)
+    slow.pass_periods(workload, JUDGED_PERIODS)
+    ends, after = workload.uptime(), _waits(agent, workload)
+    time.sleep(1)
+    windows: Sequence[numa.Window] = numa.between(nodes.windows(), begins, ends)
+    agent.stop()
+    accesses = sum(window.slow_accesses for window in windows)
+    counted = sum(window.elapsed_seconds for window in windows)
+    lost = accesses / counted * slow.LATENCY_US / 1e6 * (ends - begins)
+    return _row(lost, after["lost_seconds"] - before["lost_seconds"], ends - begins, after)
