@@ -54,5 +54,5 @@ def program(file: Path) -> Path:
 
 def section(file: Path, way: str = "dimm", *, threads: str = "multi") -> str:
     """Returns the section of a pool host's configuration for it, by a script `file`; `way`: how guests get slices."""
-    accelerator = f'accelerator = "tcg,thread={threads}"\ncpu = "max,la57=off"\n'
+    accelerator = f'accelerator = "tcg,thread={threads}"\ncpu = "max,la57=off"\nconfine = false\n'
     return f'[qemu]\nprogram = "{program(file)}"\n{accelerator}slices = "{way}"\n'

@@ -144,7 +144,9 @@ class Pool:
         wire. `hypervisor` replaces the hypervisor section of its configuration (default: QEMU); `more` is appended.
         """
         near = self._wire.near if remote and self._wire else "127.0.0.1"
-        hypervisor = hypervisor or f'[qemu]\naccelerator = "tcg,thread={threads}"\ncpu = "max,la57=off"\n'
+        # Not as root everywhere, and the machine's cgroups are never changed: scenario `confined` has the other case.
+        emulated = f'accelerator = "tcg,thread={threads}"\ncpu = "max,la57=off"\nconfine = false\n'
+        hypervisor = hypervisor or f"[qemu]\n{emulated}"
         home = self.directory / name
         home.mkdir()
         tls = self.directory / "tls"

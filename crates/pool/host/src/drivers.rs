@@ -42,7 +42,7 @@ impl Settings {
     /// The configuration key, the value and what is missing.
     pub fn check(&self, roots: &Roots) -> Result<(), String> {
         match self {
-            Self::Qemu(_) => Ok(()),
+            Self::Qemu(settings) => settings.check(roots),
             Self::Libvirt(settings) => settings.check(roots),
         }
     }

@@ -30,8 +30,28 @@ impl Process {
         (line.split(|&byte| byte == 0).any(matches) && process.is_alive(roots)).then_some(process)
     }
 
+    /// The process that has this id now, even if it has exited and is not waited for.
+    pub(crate) fn now(roots: &Roots, pid: i32, generation: u32) -> Option<Self> {
+        Some(Self { pid, starttime: process::stat(roots, pid).ok()?.starttime, generation })
+    }
+
     pub(crate) fn is_alive(&self, roots: &Roots) -> bool {
-        process::stat(roots, self.pid).is_ok_and(|stat| stat.starttime == self.starttime && !matches!(stat.state, 'Z' | 'X'))
+        let Ok(stat) = process::stat(roots, self.pid) else { return false };
+        if stat.starttime != self.starttime {
+            return false;
+        }
+        match stat.state {
+            'X' => false,
+            'Z' => !self.is_reaped(),
+            _ => true,
+        }
+    }
+
+    /// Removes an exited child from the process table. False while it still has threads, which keep its files open.
+    /// True for a process that is no child: an earlier daemon started it.
+    fn is_reaped(&self) -> bool {
+        let Some(pid) = rustix::process::Pid::from_raw(self.pid) else { return true };
+        !matches!(rustix::process::waitpid(Some(pid), rustix::process::WaitOptions::NOHANG), Ok(None))
     }
 
     /// Waits for the process to exit. Returns whether it has exited.

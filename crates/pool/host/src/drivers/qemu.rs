@@ -7,8 +7,10 @@
 //! guest's policy, but boot allocations start at the end of memory, and thus in the pool: with Linux 6.12, 91 and 145
 //! MiB of 256 MiB were touched before the first program ran.
 //!
-//! QEMU opens a slice by path and maps it. In addition it receives (`getfd`) the open file that holds the lock, and
-//! keeps it until `closefd` or its exit, also after the monitor connection ends.
+//! QEMU receives (`getfd`) the open file that holds a slice's lock, and keeps it until `closefd` or its exit, also after
+//! the monitor connection ends. It maps the slice by opening the same file by its descriptor. The monitor's socket and
+//! the files of a guest's description are opened by the host and inherited, so that a confined process needs no
+//! directory of the host.
 
 use std::fs::File;
 use std::os::fd::AsFd;
@@ -25,8 +27,11 @@ use super::sampling;
 use crate::driver::{Driver, Error, GuestMemory, Machine, Moved, Offline, Usage};
 use crate::process::Process;
 
+mod cgroups;
 mod command_line;
+mod confinement;
 mod dimm;
+mod files;
 pub mod guest;
 mod launcher;
 mod memory_device;
@@ -37,7 +42,7 @@ mod settings;
 mod slices;
 mod virtio_mem;
 
-use launcher::Launcher;
+use launcher::{Launcher, Started};
 pub use memory_device::Kind;
 pub use settings::Settings;
 
@@ -55,12 +60,12 @@ impl Qemu {
     /// A driver with sockets and pid files in `runtime`, an existing directory.
     #[must_use]
     pub fn new(settings: Settings, runtime: PathBuf) -> Self {
-        Self { launcher: Launcher { settings, runtime, roots: Roots::host() } }
+        Self { launcher: Launcher::new(settings, runtime, Roots::host()) }
     }
 
     /// Adds the slices and runs the guest.
-    fn set_up(&self, machine: &Machine, process: &Process, locks: Vec<File>) -> Result<(), Error> {
-        let mut qmp = self.launcher.connect(machine, process)?;
+    fn set_up(&self, machine: &Machine, started: &Started<'_>, locks: Vec<File>) -> Result<(), Error> {
+        let mut qmp = self.launcher.connect(machine, &started.process)?;
         let kind = self.launcher.settings.slices;
         if kind == Kind::VirtioMem
             && !locks.is_empty()
@@ -68,14 +73,19 @@ impl Qemu {
         {
             return Err(self.launcher.failed(machine, why));
         }
+        let mut passed = Vec::with_capacity(locks.len());
         for (ordinal, (slice, lock)) in machine.slices.iter().zip(locks).enumerate() {
-            slices::add(&mut qmp, kind, ordinal, slice, lock.as_fd())?;
+            if let Some(user) = &started.user {
+                confinement::give(&lock, user).map_err(|source| Error::File { op: "give access to", path: slice.path.clone(), source })?;
+            }
+            passed.push(slices::add(&mut qmp, kind, ordinal, slice, lock.as_fd())?);
         }
         if self.launcher.settings.balloon {
             let interval = json!({ "path": BALLOON, "property": "guest-stats-polling-interval", "value": BALLOON_SECONDS });
             qmp.execute("qom-set", &interval)?;
         }
         qmp.execute("cont", &json!({}))?;
+        passed.iter().try_for_each(|file| qmp.remove_file(file))?;
         Ok(())
     }
 
@@ -97,7 +107,7 @@ impl Qemu {
 
 impl Driver for Qemu {
     fn check(&self, description: Option<&Description>) -> Result<(), String> {
-        launcher::arguments(description).map(drop)
+        launcher::description(description).map(drop)
     }
 
     fn start(&self, machine: &Machine, locks: Vec<File>) -> Result<Process, Error> {
@@ -107,12 +117,13 @@ impl Driver for Qemu {
         {
             return Err(self.launcher.failed(machine, why));
         }
-        let process = self.launcher.spawn(machine, 1, kind, &["-S".to_owned()])?;
-        if let Err(error) = self.set_up(machine, &process, locks) {
-            process.kill(&self.launcher.roots);
+        let started = self.launcher.spawn(machine, 1, kind, &["-S".to_owned()])?;
+        if let Err(error) = self.set_up(machine, &started, locks) {
+            started.process.kill(&self.launcher.roots);
+            self.launcher.clean_up(machine, &started.process);
             return Err(error);
         }
-        Ok(process)
+        Ok(started.process)
     }
 
     fn resume(&self, machine: &Machine, known: Option<Process>) -> Result<Option<Process>, Error> {
@@ -185,67 +196,4 @@ fn guest_memory(stats: &Value, now: u64) -> Option<GuestMemory> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::drivers::libvirt;
-
-    /// A driver that runs a script in place of QEMU.
-    fn qemu(directory: &Path, script: &str) -> Qemu {
-        use std::os::unix::fs::PermissionsExt;
-        let program = directory.join("qemu");
-        std::fs::write(&program, format!("#!/bin/sh\n{script}\n")).unwrap();
-        std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
-        Qemu::new(Settings { program, ..Settings::example() }, directory.to_owned())
-    }
-
-    #[test]
-    fn start_errors_contain_the_messages_of_qemu() {
-        let directory = tempfile::tempdir().unwrap();
-        let machine = Machine { name: "a".to_owned(), cores: 1, local_bytes: Bytes(1 << 28), slices: Vec::new(), description: None };
-        let check = |script: &str, why: &str| {
-            let error = qemu(directory.path(), script).start(&machine, Vec::new()).unwrap_err().to_string();
-            assert!(error.contains(why), "{error}");
-        };
-        check("echo 'qemu: no KVM here' >&2; exit 1", "exit status: 1: qemu: no KVM here");
-        check("exit 0", "no pid file was written");
-        // The id of another process.
-        check(&format!("echo {} > {}/a.1.pid", std::process::id(), directory.path().display()), "no pid file was written");
-        let missing = Qemu::new(Settings { program: "/nowhere/qemu".into(), ..Settings::example() }, directory.path().to_owned());
-        assert!(missing.start(&machine, Vec::new()).unwrap_err().to_string().contains("install it"));
-        assert_eq!(missing.resume(&machine, None).unwrap(), None);
-        let slice = |index| Slice { emc: 0, index, generation: 1, path: "/pool/a".into(), bytes: Bytes(1 << 30) };
-        let large = Machine { slices: (0..65).map(slice).collect(), ..machine.clone() };
-        let mut many = qemu(directory.path(), "exit 0");
-        many.launcher.settings.slices = Kind::VirtioMem;
-        assert!(many.start(&large, Vec::new()).unwrap_err().to_string().contains("65 slices as virtio-mem devices"));
-    }
-
-    #[test]
-    fn descriptions_of_other_drivers_and_forbidden_options_are_refused() {
-        let directory = tempfile::tempdir().unwrap();
-        let driver = qemu(directory.path(), "exit 0");
-        let check = |description: Description, why: &str| {
-            assert!(driver.check(Some(&description)).unwrap_err().contains(why));
-            let machine =
-                Machine { name: "a".to_owned(), cores: 1, local_bytes: Bytes(1 << 28), slices: Vec::new(), description: Some(description) };
-            assert!(driver.start(&machine, Vec::new()).unwrap_err().to_string().contains(why));
-        };
-        assert_eq!(driver.check(None), Ok(()));
-        check(Description::Libvirt(libvirt::guest::Guest { domain: "<domain/>".to_owned() }), "[libvirt] table");
-        check(Description::Qemu(guest::Guest { arguments: vec!["--m".to_owned(), "8G".to_owned()] }), "not allowed");
-    }
-
-    #[test]
-    fn old_balloon_statistics_are_ignored() {
-        let check = |update: u64, available: u64, now: u64, expected: Option<u64>| {
-            let stats = json!({ "stats": { "stat-total-memory": 800, "stat-available-memory": available }, "last-update": update });
-            assert_eq!(guest_memory(&stats, now).map(|memory| memory.available_bytes.0), expected, "{update} {available} {now}");
-        };
-        check(1000, 300, 1002, Some(300));
-        check(1000, 300, 1031, None);
-        // QEMU's reply before the guest has reported.
-        check(0, u64::MAX, 1000, None);
-        check(1000, u64::MAX, 1000, None);
-        assert_eq!(guest_memory(&json!({}), 1000), None);
-    }
-}
+mod tests;

@@ -1,25 +1,19 @@
 //! QEMU's command line.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
+use super::confinement::SANDBOX;
 use super::memory_device::Kind;
 use super::settings::Settings;
 use super::virtio_mem;
 use crate::driver::Machine;
-
-/// Files of one QEMU process.
-pub(super) struct Files {
-    pub(super) pid: PathBuf,
-    pub(super) qmp: PathBuf,
-    pub(super) log: PathBuf,
-}
 
 /// Id of node 0's memory backend. It is the same in the process that a guest is moved to.
 pub(super) const LOCAL: &str = "local";
 
 /// The options that do not depend on whether the guest is started or moved. Slices are added later, as devices of type
 /// `kind`.
-pub(super) fn build(settings: &Settings, machine: &Machine, kind: Kind, files: &Files) -> Vec<String> {
+pub(super) fn build(settings: &Settings, machine: &Machine, kind: Kind) -> Vec<String> {
     let mut argv: Vec<String> = Vec::new();
     let mut add = |words: &[&str]| argv.extend(words.iter().map(|&word| word.to_owned()));
     let Machine { name, cores, local_bytes, slices, .. } = machine;
@@ -48,10 +42,9 @@ pub(super) fn build(settings: &Settings, machine: &Machine, kind: Kind, files: &
             add(&["-device", &port]);
         }
     }
-    add(&["-qmp", &format!("unix:{},server=on,wait=off", escaped(&files.qmp))]);
-    // A daemonized QEMU outlives the host's daemon, and reports errors before it goes into the background.
-    let (pid, log) = (files.pid.to_string_lossy(), files.log.to_string_lossy());
-    add(&["-daemonize", "-pidfile", &pid, "-D", &log]);
+    if settings.confine {
+        add(&["-sandbox", SANDBOX]);
+    }
     argv
 }
 
@@ -77,8 +70,7 @@ mod tests {
             slices: (0..slices).map(slice).collect(),
             description: None,
         };
-        let files = Files { pid: "/run/vm.pid".into(), qmp: "/run/a,b.qmp".into(), log: "/run/vm.log".into() };
-        build(&settings, &machine, kind, &files).join(" ")
+        build(&settings, &machine, kind).join(" ")
     }
 
     #[test]
@@ -90,11 +82,10 @@ mod tests {
             "-numa node,nodeid=0,cpus=0-3,memdev=local -numa node,nodeid=1 ",
             "-numa dist,src=0,dst=1,val=28 -numa dist,src=1,dst=0,val=28",
             "-device virtio-balloon-pci,id=balloon",
-            "-qmp unix:/run/a,,b.qmp,server=on,wait=off",
         ] {
             assert!(with.contains(words), "{words} in {with}");
         }
-        assert!(!with.contains("pcie-root-port"), "{with}");
+        assert!(!with.contains("pcie-root-port") && !with.contains("-sandbox"), "{with}");
         let without = line(0, false, Kind::VirtioMem);
         assert!(!without.contains("nodeid=1") && !without.contains("slots") && !without.contains("balloon"), "{without}");
         assert!(!without.contains("pcie-root-port"), "{without}");
@@ -107,7 +98,7 @@ mod tests {
             "-device pcie-root-port,id=slices0,chassis=1,addr=10.0,multifunction=on,io-reserve=0 ",
             "-device pcie-root-port,id=slices7,chassis=8,addr=10.7,io-reserve=0 ",
             "-device pcie-root-port,id=slices8,chassis=9,addr=11.0,multifunction=on,io-reserve=0 ",
-            "-device pcie-root-port,id=slices9,chassis=10,addr=11.1,io-reserve=0 -qmp",
+            "-device pcie-root-port,id=slices9,chassis=10,addr=11.1,io-reserve=0",
         ] {
             assert!(with.contains(words), "{words} in {with}");
         }

@@ -1,14 +1,19 @@
 //! QEMU processes: start, identity, connection and end.
 
 use std::io::Read;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use kernel::Roots;
 use serde_json::json;
 
+use super::cgroups::{self, Cgroups, Limits};
 use super::command_line;
+use super::confinement::{self, User, Users};
+use super::files::{self, Inherited};
+use super::guest::Guest;
 use super::memory_device::Kind;
 use super::qmp::Qmp;
 use super::settings::Settings;
@@ -18,7 +23,6 @@ use crate::process::{EXIT_TIMEOUT, Process};
 
 /// How long QEMU may take to be ready.
 const SETUP_TIMEOUT: Duration = Duration::from_secs(60);
-const POLL_INTERVAL: Duration = Duration::from_millis(10);
 /// Most bytes of QEMU's error messages that are read.
 const ERRORS_MAX: u64 = 16 << 10;
 
@@ -29,9 +33,23 @@ pub(super) struct Launcher {
     /// Directory of sockets, pid files and logs.
     pub(super) runtime: PathBuf,
     pub(super) roots: Roots,
+    users: Users,
+    cgroups: Cgroups,
+}
+
+/// A process that is ready, and the user that it has if it is confined.
+#[derive(Debug)]
+pub(super) struct Started<'a> {
+    pub(super) process: Process,
+    pub(super) user: Option<User<'a>>,
 }
 
 impl Launcher {
+    pub(super) fn new(settings: Settings, runtime: PathBuf, roots: Roots) -> Self {
+        let (users, cgroups) = (Users::new(&settings), Cgroups::new(settings.cgroup.clone()));
+        Self { settings, runtime, roots, users, cgroups }
+    }
+
     /// A file of a guest's process.
     pub(super) fn path(&self, name: &str, generation: u32, extension: &str) -> PathBuf {
         self.runtime.join(format!("{name}.{generation}.{extension}"))
@@ -45,18 +63,15 @@ impl Launcher {
         Error::Start { program: self.settings.program.clone(), guest: machine.name.clone(), why }
     }
 
-    /// Starts QEMU, which goes into the background once it is ready, and does not run the guest yet.
-    pub(super) fn spawn(&self, machine: &Machine, generation: u32, kind: Kind, more: &[String]) -> Result<Process, Error> {
+    /// Starts QEMU, which is ready when it answers and does not run the guest yet. If the daemon is killed before the
+    /// process id is written, a process stays that has no slices and runs no guest.
+    pub(super) fn spawn(&self, machine: &Machine, generation: u32, kind: Kind, more: &[String]) -> Result<Started<'_>, Error> {
         let failed = |why: String| self.failed(machine, why);
-        let arguments = arguments(machine.description.as_ref()).map_err(failed)?;
-        let pid_file = self.path(&machine.name, generation, "pid");
-        let files = command_line::Files {
-            pid: pid_file.clone(),
-            qmp: self.path(&machine.name, generation, "qmp"),
-            log: self.path(&machine.name, generation, "log"),
-        };
+        let guest = description(machine.description.as_ref()).map_err(failed)?;
+        let file = |extension: &str| self.path(&machine.name, generation, extension);
+        let (pid_file, monitor, log) = (file("pid"), file("qmp"), file("log"));
         // Files of an earlier guest with this name, whose process has exited.
-        for stale in [&files.pid, &files.qmp] {
+        for stale in [&pid_file, &monitor] {
             match std::fs::remove_file(stale) {
                 Err(source) if source.kind() != std::io::ErrorKind::NotFound => {
                     return Err(Error::File { op: "remove", path: stale.clone(), source });
@@ -64,23 +79,81 @@ impl Launcher {
                 _ => {}
             }
         }
-        let mut argv = command_line::build(&self.settings, machine, kind, &files);
-        argv.extend_from_slice(more);
-        argv.extend(arguments.iter().cloned());
-        let mut child = Command::new(&self.settings.program)
-            .args(&argv)
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(Stdio::piped())
-            .spawn()
-            .map_err(|error| failed(format!("{error}; install it, or set another program")))?;
-        if let Err(why) = wait_until_ready(&mut child) {
-            if let Some(process) = self.read_pid(&pid_file, generation) {
-                process.kill(&self.roots);
+        let mut inherited = Inherited::default();
+        inherited.monitor(&monitor).map_err(|source| Error::File { op: "listen at", path: monitor.clone(), source })?;
+        for (index, path) in guest.iter().flat_map(|guest| &guest.files).enumerate() {
+            inherited.file(index + 1, path).map_err(failed)?;
+        }
+        let errors = files::log(&log).map_err(|source| Error::File { op: "open", path: log.clone(), source })?;
+        let user = self.settings.confine.then(|| self.users.reserve(&self.roots)).transpose().map_err(failed)?;
+        let mut command = Command::new(&self.settings.program);
+        command.args(command_line::build(&self.settings, machine, kind)).args(&inherited.argv).args(more);
+        command.args(guest.iter().flat_map(|guest| &guest.arguments));
+        command.process_group(0).current_dir("/").stdin(Stdio::null()).stdout(Stdio::null()).stderr(errors);
+        let mut child = self.execute(machine, generation, &mut command, &inherited, user.as_ref())?;
+        drop(inherited);
+        match self.until_ready(&child, &pid_file, &monitor, generation) {
+            Ok(process) => Ok(Started { process, user }),
+            Err(why) => {
+                let _ = child.kill();
+                let status = child.wait().map_or_else(|error| error.to_string(), |status| status.to_string());
+                self.cgroups.remove(&Self::cgroup(machine, generation));
+                Err(failed(format!("{status}: {}; {why}", messages(&log))))
             }
+        }
+    }
+
+    /// Executes QEMU with the descriptors; with `user`, confined.
+    fn execute(
+        &self,
+        machine: &Machine,
+        generation: u32,
+        command: &mut Command,
+        inherited: &Inherited,
+        user: Option<&User<'_>>,
+    ) -> Result<Child, Error> {
+        let failed = |why: String| self.failed(machine, why);
+        let cgroup = match user {
+            Some(_) => {
+                let memory = machine.local_bytes + machine.pool_bytes() + self.settings.overhead;
+                let limits = Limits { memory, cores: machine.cores };
+                Some(self.cgroups.create(&Self::cgroup(machine, generation), limits).map_err(failed)?)
+            }
+            None => None,
+        };
+        let time = inherited.inheritable().map_err(|error| failed(error.to_string()))?;
+        let started = match user {
+            Some(user) => confinement::spawn(command, user, &confinement::groups(&self.settings, Path::new("/dev/kvm"))),
+            None => command.spawn(),
+        };
+        drop(time);
+        let mut child = started.map_err(|error| failed(format!("{error}; install it, or set another program")))?;
+        // Its memory is allocated later: when the guest runs, and in the cgroup.
+        if let Some(Err(why)) = cgroup.map(|cgroup| cgroups::enter(&cgroup, child.id())) {
+            let _ = child.kill().and_then(|()| child.wait());
             return Err(failed(why));
         }
-        self.read_pid(&pid_file, generation).ok_or_else(|| failed("no pid file was written, or the process exited at once".to_owned()))
+        Ok(child)
+    }
+
+    /// Writes down which process it is, and waits until it answers.
+    fn until_ready(&self, child: &Child, pid_file: &Path, monitor: &Path, generation: u32) -> Result<Process, String> {
+        let pid = i32::try_from(child.id()).map_err(|error| error.to_string())?;
+        let process = Process::now(&self.roots, pid, generation).ok_or("it has exited at once")?;
+        std::fs::write(pid_file, format!("{pid} {}\n", process.starttime)).map_err(|error| format!("{}: {error}", pid_file.display()))?;
+        Qmp::connect_within(monitor, SETUP_TIMEOUT).map_err(|error| error.to_string())?;
+        Ok(process)
+    }
+
+    fn cgroup(machine: &Machine, generation: u32) -> String {
+        format!("{}.{generation}", machine.name)
+    }
+
+    /// Removes what a process that has exited leaves behind.
+    pub(super) fn clean_up(&self, machine: &Machine, process: &Process) {
+        if self.settings.confine {
+            self.cgroups.remove(&Self::cgroup(machine, process.generation));
+        }
     }
 
     /// The guest's running process of this generation.
@@ -89,13 +162,25 @@ impl Launcher {
     }
 
     fn read_pid(&self, path: &Path, generation: u32) -> Option<Process> {
-        let pid = std::fs::read_to_string(path).ok()?.trim().parse().ok()?;
+        let text = std::fs::read_to_string(path).ok()?;
+        let mut words = text.split_ascii_whitespace();
+        let pid = words.next()?.parse().ok()?;
+        if let Some(starttime) = words.next() {
+            let process = Process { pid, starttime: starttime.parse().ok()?, generation };
+            return process.is_alive(&self.roots).then_some(process);
+        }
+        // Written by QEMU itself, for a version that started it with this path as an option.
         let path = path.as_os_str().as_encoded_bytes();
         Process::with_argument(&self.roots, pid, generation, |word| word == path)
     }
 
     /// Stops a process: shuts the guest down within `grace`, quits QEMU, and kills it if it does not exit.
     pub(super) fn stop(&self, machine: &Machine, process: &Process, grace: Duration) {
+        self.end(machine, process, grace);
+        self.clean_up(machine, process);
+    }
+
+    fn end(&self, machine: &Machine, process: &Process, grace: Duration) {
         if !process.is_alive(&self.roots) {
             return;
         }
@@ -118,42 +203,25 @@ impl Launcher {
     }
 }
 
-/// The options of a guest's description.
+/// The guest's description.
 ///
 /// # Errors
 /// The description is for another driver, or has an option that is not allowed.
-pub(super) fn arguments(description: Option<&Description>) -> Result<&[String], String> {
+pub(super) fn description(description: Option<&Description>) -> Result<Option<&Guest>, String> {
     match description {
-        None => Ok(&[]),
+        None => Ok(None),
         Some(Description::Qemu(guest)) => match guest.check() {
-            Ok(()) => Ok(&guest.arguments),
+            Ok(()) => Ok(Some(guest)),
             Err((key, invalid)) => Err(format!("qemu.{key}: {invalid}")),
         },
         Some(other) => Err(format!("this host starts QEMU; the guest file has a [{}] table, write [qemu] instead", other.table())),
     }
 }
 
-/// Waits until QEMU is in the background. On failure returns its error messages, and no child is left.
-fn wait_until_ready(child: &mut Child) -> Result<(), String> {
-    let deadline = Instant::now() + SETUP_TIMEOUT;
-    loop {
-        match child.try_wait() {
-            Ok(Some(status)) if status.success() => return Ok(()),
-            Ok(Some(status)) => {
-                let mut messages = String::new();
-                if let Some(errors) = child.stderr.take() {
-                    // A read error leaves the messages incomplete.
-                    let _ = errors.take(ERRORS_MAX).read_to_string(&mut messages);
-                }
-                return Err(format!("{status}: {}", messages.trim()));
-            }
-            Ok(None) if Instant::now() < deadline => std::thread::sleep(POLL_INTERVAL),
-            Ok(None) => {
-                let _ = child.kill().and_then(|()| child.wait());
-                let seconds = SETUP_TIMEOUT.as_secs();
-                return Err(format!("not ready within {seconds} s; check that a process listens on each socket that it connects to"));
-            }
-            Err(error) => return Err(error.to_string()),
-        }
-    }
+/// QEMU's messages in its log.
+fn messages(log: &Path) -> String {
+    let mut messages = String::new();
+    // A read error leaves the messages incomplete.
+    let _ = std::fs::File::open(log).and_then(|file| file.take(ERRORS_MAX).read_to_string(&mut messages));
+    messages.trim().to_owned()
 }

@@ -2,6 +2,8 @@
 //! memory is all local. Its devices have the same names and addresses, so the guest sees no change. The slices are
 //! released with the first process.
 
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
@@ -9,12 +11,14 @@ use units::Bytes;
 
 use super::launcher::Launcher;
 use super::qmp::{self, Qmp};
-use super::{command_line, memory_device, slices};
+use super::{memory_device, slices};
 use crate::driver::{Error, Machine, Moved};
 use crate::process::{EXIT_TIMEOUT, Process};
 
 /// Bandwidth limit in bytes per second, above that of any memory.
 const BANDWIDTH: u64 = 1 << 40;
+/// Name of the migration's socket in both processes.
+const CHANNEL: &str = "move";
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 /// How long the second process may take to run the guest after the migration has completed.
 const RESUME_TIMEOUT: Duration = Duration::from_secs(10);
@@ -32,7 +36,8 @@ pub(super) fn move_to_local(launcher: &Launcher, machine: &Machine, from: &Proce
         .ok_or_else(|| failed(format!("its memory devices in QEMU are not the guest's slices: {devices:?}")))?;
     let mut more = vec!["-incoming".to_owned(), "defer".to_owned()];
     more.extend(devices);
-    let to = launcher.spawn(machine, 2, kind, &more)?;
+    // The user is reserved until the process is known to have it.
+    let to = launcher.spawn(machine, 2, kind, &more)?.process;
     match migrate(launcher, machine, &mut source, &to, begin + timeout) {
         Ok(moved) => {
             // The first process is paused and must not keep the slices.
@@ -43,6 +48,7 @@ pub(super) fn move_to_local(launcher: &Launcher, machine: &Machine, from: &Proce
         Err(error) => {
             // Only one of the two may ever run, so the second exits before the first continues.
             to.kill(&launcher.roots);
+            launcher.clean_up(machine, &to);
             if let Err(second) = run_again(&mut source) {
                 return Err(failed(format!("{error}; the guest could not be resumed: {second}")));
             }
@@ -56,16 +62,23 @@ pub(super) fn move_to_local(launcher: &Launcher, machine: &Machine, from: &Proce
 pub(super) fn settle(launcher: &Launcher, machine: &Machine, first: Process, second: Process) -> Result<Process, Error> {
     if launcher.connect(machine, &second).and_then(|mut target| Ok(is_running(&mut target)?)).unwrap_or(false) {
         first.kill(&launcher.roots);
+        launcher.clean_up(machine, &first);
         return Ok(second);
     }
     second.kill(&launcher.roots);
+    launcher.clean_up(machine, &second);
     run_again(&mut launcher.connect(machine, &first)?)?;
     Ok(first)
 }
 
 fn migrate(launcher: &Launcher, machine: &Machine, source: &mut Qmp, to: &Process, deadline: Instant) -> Result<Moved, Error> {
     let mut target = launcher.connect(machine, to)?;
-    let uri = format!("unix:{}", command_line::escaped(&launcher.path(&machine.name, to.generation, "move")));
+    // A pair of sockets, which no other process can connect to.
+    let (near, far) = UnixStream::pair().map_err(|error| Error::Move { guest: machine.name.clone(), why: error.to_string() })?;
+    source.pass_file(CHANNEL, near.as_fd())?;
+    target.pass_file(CHANNEL, far.as_fd())?;
+    drop((near, far));
+    let uri = format!("fd:{CHANNEL}");
     let pause = units::millis(launcher.settings.pause);
     source.execute("migrate-set-parameters", &json!({ "max-bandwidth": BANDWIDTH, "downtime-limit": pause }))?;
     target.execute("migrate-incoming", &json!({ "uri": uri }))?;

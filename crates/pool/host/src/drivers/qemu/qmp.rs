@@ -76,6 +76,20 @@ impl From<Error> for driver::Error {
     }
 }
 
+/// A file that QEMU has open.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Passed {
+    number: u64,
+    set: u64,
+}
+
+impl Passed {
+    /// The path by which QEMU itself opens the file again.
+    pub(super) fn path(&self) -> String {
+        format!("/proc/self/fd/{}", self.number)
+    }
+}
+
 /// A connection to one QEMU process.
 #[derive(Debug)]
 pub(super) struct Qmp {
@@ -93,9 +107,17 @@ impl Qmp {
     /// # Errors
     /// [`enum@Error`]
     pub(super) fn connect(path: &Path) -> Result<Self, Error> {
+        Self::connect_within(path, REPLY_TIMEOUT)
+    }
+
+    /// [`Qmp::connect`] to a process that may take this long to be ready.
+    ///
+    /// # Errors
+    /// [`enum@Error`]
+    pub(super) fn connect_within(path: &Path, timeout: Duration) -> Result<Self, Error> {
         let stream = UnixStream::connect(path).map_err(|source| Error::Socket { path: path.to_owned(), source })?;
         let mut qmp = Self { stream, path: path.to_owned(), received: Vec::new(), events: VecDeque::new(), last_id: 0 };
-        let deadline = Instant::now() + REPLY_TIMEOUT;
+        let deadline = Instant::now() + timeout;
         match qmp.message(deadline)? {
             Some(Message::Greeting) => {}
             Some(_) => return Err(Error::Protocol { path: qmp.path }),
@@ -120,6 +142,24 @@ impl Qmp {
     /// [`enum@Error`]
     pub(super) fn pass_file(&mut self, name: &str, file: BorrowedFd<'_>) -> Result<(), Error> {
         self.execute_with("getfd", &json!({ "fdname": name }), Some(file)).map(drop)
+    }
+
+    /// Passes an open file to QEMU by a number that its options can name.
+    ///
+    /// # Errors
+    /// [`enum@Error`]
+    pub(super) fn add_file(&mut self, file: BorrowedFd<'_>) -> Result<Passed, Error> {
+        let reply = self.execute_with("add-fd", &json!({}), Some(file))?;
+        let number = |key: &str| reply.get(key).and_then(Value::as_u64).ok_or_else(|| Error::Protocol { path: self.path.clone() });
+        Ok(Passed { number: number("fd")?, set: number("fdset-id")? })
+    }
+
+    /// Closes a file of [`Qmp::add_file`]. Before QEMU 9.1, files are closed only while the guest runs.
+    ///
+    /// # Errors
+    /// [`enum@Error`]
+    pub(super) fn remove_file(&mut self, file: &Passed) -> Result<(), Error> {
+        self.execute("remove-fd", &json!({ "fdset-id": file.set })).map(drop)
     }
 
     /// Closes a file that was passed to QEMU.

@@ -8,7 +8,7 @@ use manager::api::Slice;
 use serde_json::json;
 
 use super::memory_device::{self, Device, Kind, Names, Place};
-use super::qmp::{Error, Qmp};
+use super::qmp::{Error, Passed, Qmp};
 use super::{dimm, virtio_mem};
 use crate::driver::{Machine, Offline};
 
@@ -17,12 +17,13 @@ const RELEASE_TIMEOUT: Duration = Duration::from_secs(5);
 const RELEASE_INTERVAL: Duration = Duration::from_millis(20);
 
 /// Adds a slice to node 1; `ordinal` is its position among the guest's slices. QEMU receives the lock before it maps
-/// the slice.
-pub(super) fn add(qmp: &mut Qmp, kind: Kind, ordinal: usize, slice: &Slice, lock: BorrowedFd<'_>) -> Result<(), Error> {
+/// the slice, and opens the file by its descriptor: its user need not be able to reach the pool's directory.
+pub(super) fn add(qmp: &mut Qmp, kind: Kind, ordinal: usize, slice: &Slice, lock: BorrowedFd<'_>) -> Result<Passed, Error> {
     let names = Names::of(slice);
     qmp.pass_file(&names.lock, lock)?;
+    let passed = qmp.add_file(lock)?;
     let backend = json!({
-        "qom-type": "memory-backend-file", "id": names.memory, "mem-path": slice.path, "size": slice.bytes,
+        "qom-type": "memory-backend-file", "id": names.memory, "mem-path": passed.path(), "size": slice.bytes,
         "share": true, "prealloc": false, "dump": false,
     });
     qmp.execute("object-add", &backend)?;
@@ -30,7 +31,8 @@ pub(super) fn add(qmp: &mut Qmp, kind: Kind, ordinal: usize, slice: &Slice, lock
         Kind::Dimm => dimm::arguments(&names),
         Kind::VirtioMem => virtio_mem::arguments(&names, ordinal, slice.bytes),
     };
-    qmp.execute("device_add", &device).map(drop)
+    qmp.execute("device_add", &device)?;
+    Ok(passed)
 }
 
 /// Removes a slice by the device type that the guest has, and closes its file in QEMU. May be repeated after a failure.
