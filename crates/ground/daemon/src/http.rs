@@ -29,6 +29,7 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 use self::activity::Connections;
+use crate::watchdog;
 
 /// Time for open requests to complete after the server is stopped.
 const STOP_TIMEOUT: Duration = Duration::from_secs(5);
@@ -190,7 +191,10 @@ pub fn serve<A: Accept, S: Service<A::Peer>>(
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let (stop, stopped) = watch::channel(false);
     let shared = Arc::new(Shared { accept, service, limits, connections: Connections::default() });
+    let member = name.to_owned();
     let run = move || {
+        // Its tasks share the thread: only its end can be seen.
+        let _member = watchdog::join(&member, Duration::MAX);
         if let Err(error) = runtime.block_on(listen(listener, shared, stopped)) {
             log::error!("the HTTP server at {address} has stopped: {error}");
         }

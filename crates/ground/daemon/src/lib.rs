@@ -14,6 +14,7 @@ pub mod metrics;
 mod notify;
 pub mod socket;
 pub mod trusted;
+pub mod watchdog;
 
 pub use clock::{Clock, ManualClock, TimeSource};
 pub use error::{Error, Result};

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::{Error, Result};
+use crate::{Error, Result, watchdog};
 
 /// Pause after a failed `accept(2)`: without descriptors or memory, an immediate retry would keep a CPU busy.
 const ACCEPT_RETRY: Duration = Duration::from_secs(1);
@@ -50,6 +50,8 @@ pub fn serve(path: &Path, limits: Limits, answer: impl Fn(&str) -> String + Send
     std::fs::set_permissions(path, mode).map_err(Error::io(path, "restrict the mode of"))?;
     let served = Arc::new(Served { limits, clients: AtomicUsize::new(0), answer });
     let accept = move || {
+        // Clients have threads of their own: this one waits for them.
+        let _member = watchdog::join("control", Duration::MAX);
         for stream in listener.incoming() {
             match stream {
                 Ok(stream) => Served::admit(&served, stream),
