@@ -11,8 +11,9 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom};
+use std::os::fd::{AsRawFd, BorrowedFd};
 use std::os::unix::fs::OpenOptionsExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use crate::{Error, Result, Roots, file};
 
@@ -76,7 +77,10 @@ impl Kmsg {
     /// [`Error::Unsupported`] if the file does not exist, as in a container; [`Error::Io`] without permission.
     pub fn open(roots: &Roots) -> Result<Self> {
         let path = roots.dev.join("kmsg");
-        let opened = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(&path);
+        let opened = match passed().filter(|_| path == Path::new("/dev/kmsg")) {
+            Some(log) => log.and_then(nonblocking),
+            None => OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(&path),
+        };
         let mut log = match opened {
             Err(source) if file::is_absent(&source) => {
                 let what = format!("{} does not exist, so that errors of swap devices are not visible", path.display());
@@ -110,12 +114,52 @@ impl Kmsg {
     }
 }
 
+/// The log that the service manager has opened for this process, which then needs no permission (`OpenFile=` in
+/// `systemd.service(5)`, `sd_listen_fds(3)`).
+#[expect(unsafe_code, reason = "a descriptor by its number")]
+fn passed() -> Option<io::Result<File>> {
+    let variable = |name: &str| std::env::var(name).ok();
+    if variable("LISTEN_PID")? != std::process::id().to_string() {
+        return None;
+    }
+    let number = position(&variable("LISTEN_FDS")?, &variable("LISTEN_FDNAMES")?)?;
+    // SAFETY: the service manager's descriptors are open in this process, and nothing closes them: this one is only copied.
+    let log = unsafe { BorrowedFd::borrow_raw(number) };
+    Some(log.try_clone_to_owned().map(File::from))
+}
+
+/// The number of the descriptor with the name `kmsg`.
+fn position(count: &str, names: &str) -> Option<i32> {
+    const FIRST: i32 = 3;
+    let index = i32::try_from(names.split(':').position(|name| name == "kmsg")?).ok()?;
+    (index < count.parse().ok()?).then_some(FIRST + index)
+}
+
+#[expect(unsafe_code, reason = "fcntl")]
+fn nonblocking(log: File) -> io::Result<File> {
+    // SAFETY: the descriptor is open, and the operation takes an integer.
+    match unsafe { libc::fcntl(log.as_raw_fd(), libc::F_SETFL, libc::O_NONBLOCK) } {
+        -1 => Err(io::Error::last_os_error()),
+        _ => Ok(log),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::io::Write;
 
     use super::*;
     use crate::testing::tree;
+
+    #[test]
+    fn the_descriptor_is_found_by_its_name() {
+        let check = |count: &str, names: &str, expected: Option<i32>| assert_eq!(position(count, names), expected, "{count} {names}");
+        check("1", "kmsg", Some(3));
+        check("3", "metrics:store:kmsg", Some(5));
+        check("1", "metrics:kmsg", None);
+        check("1", "unknown", None);
+        check("", "kmsg", None);
+    }
 
     #[test]
     fn only_failed_requests_are_recognized() {
