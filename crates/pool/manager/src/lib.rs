@@ -20,6 +20,7 @@
 #![deny(missing_docs)]
 
 pub mod api;
+pub mod audit;
 pub mod certificates;
 mod chain;
 pub mod claim;

@@ -19,10 +19,16 @@ const TICK_INTERVAL: Duration = Duration::from_millis(500);
 /// Interval of maintenance rounds, unless there are slices to scrub.
 const ROUND_INTERVAL: Duration = Duration::from_millis(500);
 
+/// A tick waits for the ledger, and a round scrubs every free slice.
+const TICK_LIMIT: Duration = Duration::from_secs(10 * 60);
+const ROUND_LIMIT: Duration = Duration::from_secs(60 * 60);
+
 /// Starts the thread that submits ticks, until `stop` is closed.
 pub(crate) fn tick(handle: Handle, stop: Receiver<()>) -> std::io::Result<thread::JoinHandle<()>> {
     thread::Builder::new().name("clock".to_owned()).spawn(move || {
+        let member = daemon::watchdog::join("clock", TICK_LIMIT);
         while stop.recv_timeout(TICK_INTERVAL) == Err(RecvTimeoutError::Timeout) {
+            let _busy = member.busy();
             if let Err(refused) = handle.call(Request::Tick) {
                 log::debug!("{}", refused.message);
             }
@@ -34,8 +40,11 @@ pub(crate) fn tick(handle: Handle, stop: Receiver<()>) -> std::io::Result<thread
 pub(crate) fn maintain(handle: Handle, files: Files, wake: Receiver<Wake>) -> std::io::Result<thread::JoinHandle<()>> {
     let mut maintenance = Maintenance { handle, files, reported: BTreeSet::new() };
     thread::Builder::new().name("maintenance".to_owned()).spawn(move || {
+        let member = daemon::watchdog::join("maintenance", ROUND_LIMIT);
         loop {
+            let busy = member.busy();
             maintenance.round();
+            drop(busy);
             match wake.recv_timeout(ROUND_INTERVAL) {
                 Ok(Wake::Scrub) | Err(RecvTimeoutError::Timeout) => {}
                 Ok(Wake::Stop) | Err(RecvTimeoutError::Disconnected) => break,

@@ -79,6 +79,12 @@ impl Accept for Loopback {
     }
 }
 
+/// A request that its client may make, and the client's name.
+struct Admitted {
+    found: Match,
+    who: String,
+}
+
 struct Api {
     handle: Handle,
     rights: Rights,
@@ -86,15 +92,15 @@ struct Api {
 }
 
 impl Service<Peer> for Api {
-    type Route = Match;
+    type Route = Admitted;
 
-    fn route(&self, peer: &Peer, head: &Parts) -> Result<Match, Answer> {
+    fn route(&self, peer: &Peer, head: &Parts) -> Result<Admitted, Answer> {
         let found = routes::find(head.method.as_str(), head.uri.path()).map_err(|refused| refuse(&refused))?;
-        authorize(peer, &self.rights, &found).map_err(|refused| refuse(&refused))?;
-        Ok(found)
+        let who = authorize(peer, &self.rights, &found).map_err(|refused| refuse(&refused))?;
+        Ok(Admitted { found, who })
     }
 
-    async fn answer(&self, route: Match, head: Parts, body: Bytes) -> Answer {
+    async fn answer(&self, route: Admitted, head: Parts, body: Bytes) -> Answer {
         match self.apply(&route, &head, &body).await {
             Ok(answer) => answer,
             Err(refused) => refuse(&refused),
@@ -108,11 +114,11 @@ impl Service<Peer> for Api {
 }
 
 impl Api {
-    async fn apply(&self, route: &Match, head: &Parts, body: &[u8]) -> Result<Answer, ErrorResponse> {
+    async fn apply(&self, Admitted { found: route, who }: &Admitted, head: &Parts, body: &[u8]) -> Result<Answer, ErrorResponse> {
         let Some(request) = route.request(head.uri.query().unwrap_or(""), body)? else {
             return self.read(route.route.operation);
         };
-        let outcome = self.handle.submit(request)?.await.unwrap_or_else(|_| Err(writer::stopping()))?;
+        let outcome = self.handle.submit_as(who, request)?.await.unwrap_or_else(|_| Err(writer::stopping()))?;
         Ok(match outcome {
             ledger::Response::Lease(answer) => json(200, &answer),
             ledger::Response::Renewed(answer) => json(200, &answer),
@@ -140,23 +146,22 @@ impl Api {
     }
 }
 
-/// Checks that a client may use a route.
-fn authorize(peer: &Peer, rights: &Rights, found: &Match) -> Result<(), ErrorResponse> {
+/// Checks that a client may use a route. Returns the name by which it may.
+fn authorize(peer: &Peer, rights: &Rights, found: &Match) -> Result<String, ErrorResponse> {
+    let any = |names: &[&Vec<String>]| names.iter().flat_map(|names| names.iter()).find(|name| peer.is(name)).cloned();
     let (allowed, message) = match found.route.access {
         Access::Host => {
             let host = found.parameter("host");
-            (peer.is(host), format!("this certificate is not for {host}; a host acts only for itself"))
+            (peer.is(host).then(|| host.to_owned()), format!("this certificate is not for {host}; a host acts only for itself"))
         }
-        Access::Operator => (
-            rights.operators.iter().any(|name| peer.is(name)),
-            "this certificate is not for an operator; see operators in the configuration".to_owned(),
-        ),
+        Access::Operator => {
+            (any(&[&rights.operators]), "this certificate is not for an operator; see operators in the configuration".to_owned())
+        }
         Access::Any => {
-            let mut known = rights.hosts.iter().chain(&rights.operators);
-            (known.any(|name| peer.is(name)), "this certificate is not for a host or an operator of this pool".to_owned())
+            (any(&[&rights.hosts, &rights.operators]), "this certificate is not for a host or an operator of this pool".to_owned())
         }
     };
-    if allowed { Ok(()) } else { Err(ErrorResponse { error: Code::Forbidden, message }) }
+    allowed.ok_or(ErrorResponse { error: Code::Forbidden, message })
 }
 
 /// Serializes a message of the API; all of them can be JSON.

@@ -8,6 +8,7 @@ use daemon::http::Server;
 use pool::{Broken, Kept, Ns, Pool, Slices};
 use units::Bytes;
 
+use crate::audit::Audit;
 use crate::files::{self, Files};
 use crate::ledger::{Host, Ledger};
 use crate::maintenance;
@@ -163,7 +164,8 @@ pub fn start(settings: &Settings, insecure_loopback: bool) -> Result<Manager, Er
     let rebuild_settings = settings.clone();
     let now = clock.clone();
     let rebuild = Box::new(move |stored| build_ledger(&rebuild_settings, stored, now.now()));
-    let (handle, writer) = writer::start(storage, ledger, clock, rebuild, wake.clone()).map_err(system("start a thread"))?;
+    let audit = Audit::open(settings.audit_log(), settings.audit_size);
+    let (handle, writer) = writer::start(storage, ledger, clock, rebuild, wake.clone(), audit).map_err(system("start a thread"))?;
     let clock = maintenance::tick(handle.clone(), stopped).map_err(system("start a thread"))?;
     let maintenance = maintenance::maintain(handle.clone(), files, woken).map_err(system("start a thread"))?;
     let rights = Rights { operators: settings.operators.clone(), hosts: settings.hosts.clone() };

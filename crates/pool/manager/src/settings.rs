@@ -42,6 +42,8 @@ const HOSTS_MAX: usize = 1024;
             "How long a host may take to take one slice offline.";
         ask_again_after: Duration = Unit::Duration, "60s" in "100ms" ..= "24h",
             "How long to wait before a host is asked again for a slice that it failed to take offline.";
+        audit_size: Bytes = Unit::Bytes, "64MiB" in "1MiB" ..= "64GiB",
+            "The largest size of the audit log, `ledger` with the extension `audit`. One earlier file of that size is kept.";
         file_mode: String = Unit::Mode, "0600",
             "The permissions of slice files. The user that runs the guests must be able to read and write them: 0660 in a directory with the guests' group and the set-group-ID bit permits another user.";
     }
@@ -128,6 +130,8 @@ pub struct Settings {
     pub answer_within: Ns,
     /// How long to wait before a host is asked again for a slice that it failed to take offline.
     pub ask_again_after: Ns,
+    /// The largest size of a file of the audit log.
+    pub audit_size: Bytes,
     /// The permissions of slice files, in octal.
     pub file_mode: String,
 }
@@ -169,9 +173,16 @@ impl Settings {
             lease: nanoseconds(service.lease),
             answer_within: nanoseconds(service.answer_within),
             ask_again_after: nanoseconds(service.ask_again_after),
+            audit_size: service.audit_size,
             file_mode: service.file_mode,
         };
         document.finish(settings)
+    }
+
+    /// Returns the file of the audit log.
+    #[must_use]
+    pub fn audit_log(&self) -> PathBuf {
+        self.ledger.with_extension("audit")
     }
 
     /// Returns the permissions of slice files; `None` if they are not octal.

@@ -4,22 +4,30 @@
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use pool::Ns;
 use tokio::sync::oneshot;
 
 use crate::api::{Code, ErrorResponse};
+use crate::audit::{self, Audit};
 use crate::ledger::{Ledger, Outcome, Request};
 use crate::metrics::Metrics;
 use crate::storage::{self, Storage, Stored};
 
 /// Most waiting requests; more are refused.
 const WAITING_MAX: usize = 4096;
+/// A transaction takes milliseconds. One that takes this long hangs in the kernel.
+const TRANSACTION_LIMIT: Duration = Duration::from_secs(5 * 60);
 /// Most requests of one transaction.
 const BATCH_MAX: usize = 512;
 
-type Pending = (Request, oneshot::Sender<Outcome>);
+/// A request, the name of its client, and where the answer goes.
+struct Pending {
+    who: String,
+    request: Request,
+    reply: oneshot::Sender<Outcome>,
+}
 
 /// Why the maintenance thread wakes early.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,13 +78,18 @@ pub struct Handle {
 }
 
 impl Handle {
-    /// Submits a request. The answer arrives when its effect is on disk.
+    /// Submits a request of the manager itself. The answer arrives when its effect is on disk.
     ///
     /// # Errors
     /// Too many requests wait, or the manager is stopping.
     pub fn submit(&self, request: Request) -> Result<oneshot::Receiver<Outcome>, ErrorResponse> {
+        self.submit_as(audit::MANAGER, request)
+    }
+
+    /// [`Handle::submit`] for the client with this name in its certificate.
+    pub(crate) fn submit_as(&self, who: &str, request: Request) -> Result<oneshot::Receiver<Outcome>, ErrorResponse> {
         let (reply, answer) = oneshot::channel();
-        self.requests.try_send((request, reply)).map_err(|error| match error {
+        self.requests.try_send(Pending { who: who.to_owned(), request, reply }).map_err(|error| match error {
             TrySendError::Full(_) => busy("too many requests are waiting; repeat the request in a second"),
             TrySendError::Disconnected(_) => stopping(),
         })?;
@@ -117,6 +130,7 @@ struct Writer {
     rebuild: Rebuild,
     handle: (Arc<Mutex<Published>>, Clock, Arc<Metrics>),
     wake: SyncSender<Wake>,
+    audit: Audit,
 }
 
 /// Starts the writer. When the last handle is dropped, it ends and the storage is closed.
@@ -126,19 +140,22 @@ pub(crate) fn start(
     clock: Clock,
     rebuild: Rebuild,
     wake: SyncSender<Wake>,
+    audit: Audit,
 ) -> std::io::Result<(Handle, thread::JoinHandle<()>)> {
     let published = Arc::new(Mutex::new(Published { ledger: Arc::new(ledger.clone()), error: None }));
     let metrics = Arc::new(Metrics::default());
     let (requests, waiting) = sync_channel(WAITING_MAX);
     let handle = Handle { requests, published: Arc::clone(&published), clock: clock.clone(), metrics: Arc::clone(&metrics) };
-    let writer = Writer { storage, ledger, error: None, rebuild, handle: (published, clock, metrics), wake };
+    let writer = Writer { storage, ledger, error: None, rebuild, handle: (published, clock, metrics), wake, audit };
     let thread = thread::Builder::new().name("ledger".to_owned()).spawn(move || writer.run(&waiting))?;
     Ok((handle, thread))
 }
 
 impl Writer {
     fn run(mut self, waiting: &Receiver<Pending>) {
+        let member = daemon::watchdog::join("ledger", TRANSACTION_LIMIT);
         while let Ok(first) = waiting.recv() {
+            let _busy = member.busy();
             let mut batch = vec![first];
             batch.extend(waiting.try_iter().take(BATCH_MAX - 1));
             self.apply(batch);
@@ -149,7 +166,7 @@ impl Writer {
         let (published, clock, metrics) = self.handle.clone();
         let now = clock.now();
         let mut next = self.ledger.clone();
-        let mut answers: Vec<Outcome> = batch.iter().map(|(request, _)| next.apply(now, request)).collect();
+        let mut answers: Vec<Outcome> = batch.iter().map(|pending| next.apply(now, &pending.request)).collect();
         // After an error, a request that changes nothing writes as well, to find out whether the error persists.
         if self.error.is_some() || next.differs(&self.ledger) {
             let begin = Instant::now();
@@ -164,7 +181,7 @@ impl Writer {
                     metrics.commit_failed();
                     let refused = self.recover(&error);
                     next = self.ledger.clone();
-                    for ((request, _), answer) in batch.iter().zip(&mut answers) {
+                    for (Pending { request, .. }, answer) in batch.iter().zip(&mut answers) {
                         // A renewal changes nothing on disk: a full disk must not end a lease.
                         *answer = match request {
                             Request::Renew { .. } => next.apply(now, request),
@@ -181,7 +198,9 @@ impl Writer {
         }
         *published.lock().unwrap_or_else(PoisonError::into_inner) = Published { ledger: Arc::new(next.clone()), error: self.error.clone() };
         self.ledger = next;
-        for ((request, reply), answer) in batch.into_iter().zip(answers) {
+        let recorded = batch.iter().zip(&answers).map(|(pending, answer)| (pending.who.as_str(), &pending.request, answer));
+        self.audit.record(now.0 / 1_000_000, recorded);
+        for (Pending { request, reply, .. }, answer) in batch.into_iter().zip(answers) {
             metrics.answered(&request, &answer);
             // The client may have disconnected.
             let _ = reply.send(answer);
