@@ -4,6 +4,7 @@
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TryRecvError, TrySendError, sync_channel};
 use std::time::Duration;
 
+use daemon::watchdog;
 use manager::api::{Assignment, Work};
 
 use super::table::Host;
@@ -13,6 +14,11 @@ const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 /// Bounds of the interval between renewals, which is a third of the lease.
 const RENEWAL_MAX: Duration = Duration::from_secs(10);
 const RENEWAL_MIN: Duration = Duration::from_millis(200);
+
+/// Requests to the manager have a timeout of seconds.
+const RENEW_LIMIT: Duration = Duration::from_secs(2 * 60);
+/// Releasing all slices of a guest, or moving a large one, may take long.
+const GUESTS_LIMIT: Duration = Duration::from_secs(4 * 60 * 60);
 
 /// An answer of the manager to a renewal.
 struct Answer {
@@ -43,8 +49,10 @@ fn sleep(ends: &Receiver<()>, time: Duration) -> bool {
 }
 
 fn renew(host: &Host, answers: &SyncSender<Answer>, ends: &Receiver<()>) {
+    let member = watchdog::join("lease", RENEW_LIMIT);
     let mut pending: Option<Vec<Assignment>> = None;
     loop {
+        let busy = member.busy();
         let (pause, error) = match host.capacity.renew() {
             Ok(renewal) => {
                 if let Some(assignments) = renewal.assignments {
@@ -66,6 +74,7 @@ fn renew(host: &Host, answers: &SyncSender<Answer>, ends: &Receiver<()>) {
             (Some(_), None) => log::info!("the pool manager answers again"),
             _ => {}
         }
+        drop(busy);
         if !sleep(ends, pause) {
             return;
         }
@@ -73,8 +82,11 @@ fn renew(host: &Host, answers: &SyncSender<Answer>, ends: &Receiver<()>) {
 }
 
 fn serve(host: &Host, received: &Receiver<Answer>) {
+    let member = watchdog::join("guests", GUESTS_LIMIT);
     loop {
-        match received.recv_timeout(RETRY_INTERVAL) {
+        let answer = received.recv_timeout(RETRY_INTERVAL);
+        let _busy = member.busy();
+        match answer {
             Ok(answer) => {
                 if let Some(assignments) = answer.assignments {
                     host.reconcile(&assignments);
@@ -89,7 +101,9 @@ fn serve(host: &Host, received: &Receiver<Answer>) {
 }
 
 fn watch(host: &Host, ends: &Receiver<()>) {
+    let member = watchdog::join("monitor", GUESTS_LIMIT);
     while sleep(ends, host.settings.period) {
+        let _busy = member.busy();
         host.watch(|| !matches!(ends.try_recv(), Err(TryRecvError::Disconnected)));
     }
 }
