@@ -23,7 +23,7 @@ WORK = "work.service"
 JOB = f"/system.slice/{WORK}"
 IDLE_MIB, HOT_MIB = 48, 8
 OFFLOADED_MIN_RATIO = 0.9
-EXPOSURE_MAX = 4.0
+EXPOSURE_MAX = 3.0
 
 # Logs, caches and what the package manager itself records are not left by the package.
 _FILES = (
