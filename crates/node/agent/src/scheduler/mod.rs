@@ -45,6 +45,8 @@ use stages::Stages;
 pub use start::{Error, lock, restore};
 use state::{Discovery, Durable, Guard, Identity, Running, Scheduled};
 
+/// A round takes at most seconds: scans have a thread of their own. One that takes this long hangs in the kernel.
+const ROUND_LIMIT: Duration = Duration::from_secs(5 * 60);
 /// How often the guard checks the machine.
 const GUARD_WAIT: Duration = Duration::from_secs(1);
 
@@ -171,8 +173,11 @@ impl Agent {
         messages: &Receiver<Message>,
         after_round: &mut dyn FnMut(&Self, &View),
     ) -> Result<(), Error> {
+        let member = daemon::watchdog::join("loop", ROUND_LIMIT);
         while deadlines.end.is_none_or(|end| self.context.clock.now() < end) {
+            let busy = member.busy();
             let wake = self.turn(deadlines, ScanWait::Slice, after_round)?;
+            drop(busy);
             match messages.recv_timeout(wake.saturating_sub(self.context.clock.now())) {
                 Err(RecvTimeoutError::Timeout) => {}
                 Ok(Message::Stop) | Err(RecvTimeoutError::Disconnected) => break,

@@ -7,6 +7,9 @@ use std::time::Duration;
 use kernel::process::thread_cpu_time;
 use trackers::ages::{Scan, Target, Tracker};
 
+/// A scan takes seconds on a large machine. One that takes this long hangs in the kernel.
+const SCAN_LIMIT: Duration = Duration::from_secs(30 * 60);
+
 /// What one tracker measures in a scan.
 pub(super) struct Part {
     pub(super) tracker: Box<dyn Tracker>,
@@ -59,7 +62,9 @@ impl Scanner {
         let (work, orders) = mpsc::channel::<(Duration, Vec<Part>)>();
         let (done, results) = mpsc::channel();
         thread::Builder::new().name("scan".to_owned()).spawn(move || {
+            let member = daemon::watchdog::join("scan", SCAN_LIMIT);
             for (now, mut parts) in orders {
+                let _busy = member.busy();
                 parts.iter_mut().for_each(|part| part.measure(now));
                 if done.send(parts).is_err() {
                     break;
