@@ -314,6 +314,31 @@ mod tests {
     }
 
     #[test]
+    fn pages_of_a_huge_reservation_are_found_without_reading_an_entry_for_each() {
+        let pages = (64 << 40) / Mapping::page();
+        let memory = Mapping::reserved(pages);
+        let touched = [0, pages / 3, pages - 1];
+        touched.iter().for_each(|&page| memory.touch(page));
+        let pagemap = Pagemap::open(&Roots::host(), own_pid()).unwrap();
+        if !pagemap.can_scan().unwrap() {
+            println!("skipped: this kernel has no PAGEMAP_SCAN ioctl");
+            return;
+        }
+        let query = Query { any: Categories::PRESENT | Categories::SWAPPED, ..Query::default() };
+        let began = std::time::Instant::now();
+        let (found, _) = pagemap.scan(memory.range(0..pages), query, 100).unwrap();
+        let scanned = began.elapsed();
+        assert_eq!(found.iter().map(|range| range.start).collect::<Vec<_>>(), touched.map(|page| memory.range(page..page + 1).start));
+        // One entry after the other, a millionth of the reservation.
+        let mut entries = vec![Entry::default(); pages / 1_000_000];
+        let began = std::time::Instant::now();
+        assert_eq!(pagemap.read(memory.range(1..2).start, &mut entries).unwrap(), entries.len());
+        let read = began.elapsed();
+        println!("64 TiB scanned in {scanned:?}; {} of its pages read in {read:?}", entries.len());
+        assert!(scanned < read * 100_000, "the scan took {scanned:?}, reading a millionth of the entries {read:?}");
+    }
+
+    #[test]
     fn an_exited_process_and_a_missing_ioctl_are_reported() {
         assert!(Pagemap::open(&Roots::host(), i32::MAX).unwrap_err().is_gone());
         let (keep, roots) = tree(&[("proc/7/pagemap", "")]);

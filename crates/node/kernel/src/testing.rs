@@ -58,8 +58,17 @@ pub(crate) struct Mapping {
 
 impl Mapping {
     pub(crate) fn new(pages: usize) -> Self {
+        Self::mapped(pages, 0)
+    }
+
+    /// A reservation: it may be larger than the machine's memory and swap space.
+    pub(crate) fn reserved(pages: usize) -> Self {
+        Self::mapped(pages, libc::MAP_NORESERVE)
+    }
+
+    fn mapped(pages: usize, more: i32) -> Self {
         let length = pages * Self::page();
-        let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+        let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | more);
         // SAFETY: a new anonymous mapping at an address of the kernel's choice touches no other memory.
         let start = unsafe { libc::mmap(std::ptr::null_mut(), length, protection, flags, -1, 0) };
         assert_ne!(start, libc::MAP_FAILED, "mmap");
