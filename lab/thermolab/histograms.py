@@ -58,7 +58,10 @@ def compare(lab: Lab, workload: Workload, tracker: str) -> dict[str, Any]:
     for _ in range(READINGS):
         truths.append((workload.uptime(), workload.returns(judged)))
         time.sleep(WATCH_S / READINGS)
-        job = _scans(guest.read(_OUT))[-1]
+        found = _scans(guest.read(_OUT))
+        if not found:
+            raise RuntimeError(f"{tracker}: no scan within {WARM_S} s: {guest.read(_ERR)}")
+        job = found[-1]
         for seconds, bytes_ in job["cold_age"]:
             if seconds <= 64 * SCAN_S:
                 true = workload.idle_bytes(judged, round(seconds * 1000), job["scanned_at_seconds"])
