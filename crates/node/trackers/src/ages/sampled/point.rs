@@ -55,11 +55,13 @@ impl Point {
             return;
         }
         let same_session = self.reported > since;
-        let lost = same_session && report.at.saturating_sub(self.reported) > interval.mul_f64(GAP);
-        self.reported = report.at;
+        let before = std::mem::replace(&mut self.reported, report.at);
+        let gap = report.at.saturating_sub(before) > interval.mul_f64(GAP);
         if report.accessed {
-            self.access(report.at);
-        } else if lost {
+            // The accessed bit is set since any time in a gap: a page in use must not seem to have been idle until its end.
+            self.access(if gap { before + interval } else { report.at });
+            self.last_access = report.at;
+        } else if gap && same_session {
             // The kernel counts intervals, which are longer than nominal on a busy machine: only a clear difference is an access.
             let idle = interval.saturating_mul(report.age.saturating_add(1));
             let last = report.at.saturating_sub(idle);
@@ -133,6 +135,27 @@ mod tests {
         idle.take_access(SCAN);
         idle.take(report(3045, false, 94), &WATCHING);
         assert_eq!((idle.take_access(SCAN), idle.age(secs(3045), SCAN)), (None, Age(25)));
+    }
+
+    #[test]
+    fn a_page_in_use_was_not_idle_in_a_gap() {
+        let mut point = Point::new(secs(0), false);
+        for at in (30..=300).step_by(30) {
+            point.take(report(at, true, 0), &WATCHING);
+        }
+        point.take_access(SCAN);
+        // The kernel took no samples for 15 minutes, as if the machine had been paused.
+        point.take(report(1230, true, 0), &WATCHING);
+        assert_eq!((point.take_access(SCAN), point.age(secs(1230), SCAN)), (Some(Age(0)), Age(0)));
+        // The same between two sessions.
+        point.take(report(2400, true, 0), &Watching { since: secs(1230), ..WATCHING });
+        assert_eq!(point.take_access(SCAN), Some(Age(0)));
+        // An idle page has been idle for as long as it was watched.
+        for at in (2430..=3600).step_by(30) {
+            point.take(report(at, false, 0), &WATCHING);
+        }
+        point.take(report(4800, true, 0), &WATCHING);
+        assert_eq!(point.take_access(SCAN), Some(Age(10)));
     }
 
     #[test]
