@@ -32,7 +32,7 @@ SAMPLES = int(os.environ.get("THERMOCLINE_LAB_SAMPLES", "3"))
 HISTOGRAMS_ONLY = os.environ.get("THERMOCLINE_LAB_HISTOGRAMS", "")
 """Trackers, separated by commas: then only their histograms are compared, which takes four minutes per tracker."""
 
-_TRACKERS = ("sampled", "lru_gen", "page_idle")
+_TRACKERS = ("sampled", "lru_gen", "page_idle", "sampled_frames")
 
 CELLS_WITHIN_MIN = 0.95
 
@@ -107,6 +107,8 @@ def _histograms(lab: Lab, guest: Guest, figures: dict[str, Any], trackers: Seque
     mix = Workload(guest, histograms.regions(), "mix")
     report = json.loads(guest.run(["thermocline", "doctor", "--format", "json"], check=False).stdout)
     offered = {check["name"] for check in report["checks"] if check["status"] == "ok"}
+    if "page_idle" in offered:
+        offered.add("sampled_frames")  # by the same bits
     figures["auto"] = report["tracker"]
     lab.holds(
         "auto.compared",

@@ -55,7 +55,7 @@ pub fn release(job: &Job, context: &mut Context) {
 /// What a job uses beside its swap-backed working set: page cache in use, and memory of the kernel, the zswap pool included.
 fn beside_working_set(job: &Job) -> Bytes {
     let Ok(stat) = job.cgroup.stat() else { return Bytes::ZERO };
-    let scan = job.scan.as_ref().filter(|_| job.tracker.0 == Kind::PageIdle);
+    let scan = job.scan.as_ref().filter(|_| matches!(job.tracker.0, Kind::PageIdle | Kind::SampledFrames));
     // Other trackers know page cache by the kernel's generations only, in which pages in use grow old until the next ageing.
     let cache = scan.map_or(stat.active_file.unwrap_or_default(), |scan| scan.file.at(Age(0)).to_bytes(kernel::page_size()));
     cache + stat.kernel.unwrap_or_default() + stat.sock.unwrap_or_default()

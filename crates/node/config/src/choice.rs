@@ -9,6 +9,8 @@ choice! {
         Auto = "auto",
         /// Idle page tracking: exact, one bit per page.
         PageIdle = "page_idle",
+        /// The ages of a random sample of page frames, by idle page tracking; generations only choose what is offloaded.
+        SampledFrames = "sampled_frames",
         /// The exact ages of a random sample of pages, by DAMON; generations only choose what is offloaded.
         Sampled = "sampled",
         /// The multi-generational LRU's generations.

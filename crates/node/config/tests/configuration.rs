@@ -148,7 +148,7 @@ fn each_kind_of_mistake_has_a_message() {
         ("[agent]\njobs_max = -1", &[(2, &["-1", "not a whole number", "1000"])]),
         ("[agent]\njobs_max = 99999999999999999999999", &[(2, &["not a whole number"])]),
         ("[agent]\njobs_max = 0", &[(2, &["1 to 10000"])]),
-        ("[agent]\ntracker = \"kstaled\"", &[(2, &["not a choice", "auto, page_idle, sampled, lru_gen, damon"])]),
+        ("[agent]\ntracker = \"kstaled\"", &[(2, &["not a choice", "auto, page_idle, sampled_frames, sampled, lru_gen, damon"])]),
         ("[agent]\ntracker = true", &[(2, &["not a choice", "tracker = \"auto\""])]),
         ("[agent]\nstate_dir = \"var\"", &[(2, &["not an absolute path"])]),
         ("[agent]\nstate_dir = \"/var/../etc\"", &[(2, &["without .."])]),

@@ -15,7 +15,7 @@ pub(super) fn all(roots: &Roots, offer: &Offer) -> Vec<Check> {
         from_result("damon", &offer.damon, "DAMON's sysfs interface, not in use"),
     ];
     let chosen = offer.choose(Tracker::Auto).map(|(kind, _)| kind);
-    let exact = matches!(chosen, Some(Tracker::PageIdle | Tracker::Sampled));
+    let exact = matches!(chosen, Some(Tracker::PageIdle | Tracker::SampledFrames | Tracker::Sampled));
     let busy = checks.iter().any(|check| check.status == Status::Busy);
     for check in &mut checks {
         let rank = match (chosen, check.name) {

@@ -43,8 +43,8 @@ pub struct Asked {
 pub fn choose(configured: Kind, tracker: ages::Kind) -> Kind {
     match (configured, tracker) {
         (Kind::Auto, ages::Kind::PageIdle | ages::Kind::Damon) => Kind::Exact,
-        (Kind::Auto | Kind::Exact, ages::Kind::LruGen | ages::Kind::Sampled | ages::Kind::Auto) => Kind::LruGen,
-        // Generations are evicted by the numbers that trackers `lru_gen` and `sampled` have read.
+        (Kind::Auto | Kind::Exact, ages::Kind::LruGen | ages::Kind::Sampled | ages::Kind::SampledFrames | ages::Kind::Auto) => Kind::LruGen,
+        // Generations are evicted by the numbers that the other trackers have read.
         (Kind::LruGen, ages::Kind::PageIdle | ages::Kind::Damon) => Kind::MemoryReclaim,
         (configured, _) => configured,
     }
@@ -71,6 +71,8 @@ mod tests {
             (Kind::Auto, Tracker::LruGen, Kind::LruGen),
             (Kind::Exact, Tracker::LruGen, Kind::LruGen),
             (Kind::Auto, Tracker::Sampled, Kind::LruGen),
+            (Kind::Auto, Tracker::SampledFrames, Kind::LruGen),
+            (Kind::MemoryReclaim, Tracker::SampledFrames, Kind::MemoryReclaim),
             (Kind::LruGen, Tracker::PageIdle, Kind::MemoryReclaim),
             (Kind::MemoryReclaim, Tracker::PageIdle, Kind::MemoryReclaim),
         ] {

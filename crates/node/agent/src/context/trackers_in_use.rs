@@ -7,12 +7,12 @@ use std::time::Duration;
 use config::Agent as Settings;
 use kernel::Roots;
 use trackers::ages::choose::Offer;
-use trackers::ages::{Kind, PageAges, Tracker, damon, lru_gen, page_idle, sampled};
+use trackers::ages::{Kind, PageAges, Tracker, damon, frames, lru_gen, page_idle, sampled};
 use units::{Bytes, Pages, RatioPpm};
 
 use super::affordance::Affordance;
 
-/// The most pages of one job that tracker `sampled` watches: an estimated share is then off by 1.1 percentage points at most
+/// The most pages of one job that a tracker of a sample watches: an estimated share is then off by 1.1 percentage points at most
 /// (one standard error).
 const JOB_POINTS_MAX: u64 = 2048;
 
@@ -85,6 +85,11 @@ impl TrackersInUse {
         }
         let tracker: Box<dyn Tracker> = match kind {
             Kind::PageIdle => Box::new(page_idle::PageIdle::open(roots)?),
+            Kind::SampledFrames => {
+                let points_max = u64::from(settings.sample_points);
+                let limits = frames::Limits { scan_period: settings.scan_period, points_max, job_points_max: JOB_POINTS_MAX };
+                Box::new(frames::SampledFrames::open(roots, limits, RandomState::new().hash_one(std::process::id()))?)
+            }
             Kind::Sampled => {
                 let points_max = u64::from(settings.sample_points);
                 let limits = sampled::Limits { scan_period: settings.scan_period, points_max, job_points_max: JOB_POINTS_MAX };

@@ -46,7 +46,7 @@ impl Offer {
     #[must_use]
     pub fn unavailable(&self, kind: Kind) -> Option<&kernel::Error> {
         match kind {
-            Kind::PageIdle => self.page_idle.as_ref().err(),
+            Kind::PageIdle | Kind::SampledFrames => self.page_idle.as_ref().err(),
             Kind::Sampled => self.sampled.as_ref().err(),
             Kind::LruGen => self.lru_gen.as_ref().err(),
             Kind::Damon => self.damon.as_ref().err(),
@@ -56,22 +56,20 @@ impl Offer {
 
     /// Returns the tracker for a job and the reason for the choice; `None` if it is not available.
     ///
-    /// `auto` prefers idle page tracking, which sees every access; then a random sample, whose ages are exact; then
-    /// generations, which distinguish three ages; DAMON's regions last, which are neither exact nor cheap. On a machine where the ages
-    /// of all page frames take more than 64 MiB, it prefers the sample: its cost does not grow with the machine.
+    /// `auto` prefers idle page tracking, which sees every access; then a random sample, whose ages are exact: of page frames, then of
+    /// pages of processes; then generations, which distinguish three ages; DAMON's regions last, which are neither exact nor cheap. On a
+    /// machine where the ages of all page frames take more than 64 MiB, it prefers a sample: its cost does not grow with the machine.
     #[must_use]
     pub fn choose(&self, requested: Kind) -> Option<(Kind, &'static str)> {
         if requested != Kind::Auto {
             return self.unavailable(requested).is_none().then_some((requested, CONFIGURED));
         }
         let large = self.page_idle_memory > PAGE_IDLE_MEMORY_MAX;
-        if large && self.offers(Kind::Sampled) {
-            return Some((
-                Kind::Sampled,
-                "the ages of all page frames would take more than 64 MiB here; those of a random sample are exact",
-            ));
+        let sample = [Kind::SampledFrames, Kind::Sampled].into_iter().find(|kind| large && self.offers(*kind));
+        match sample {
+            Some(sample) => Some((sample, LARGE)),
+            None => ORDER.into_iter().find(|(kind, _)| self.offers(*kind)),
         }
-        ORDER.into_iter().find(|(kind, _)| self.offers(*kind))
     }
 
     fn offers(&self, kind: Kind) -> bool {
@@ -93,9 +91,13 @@ impl Offer {
 /// The reason for a tracker that the configuration names.
 pub const CONFIGURED: &str = "configured";
 
+/// The reason for a sample where idle page tracking is available.
+const LARGE: &str = "the ages of all page frames would take more than 64 MiB here; those of a random sample are exact";
+
 /// The order of preference of `auto`.
-const ORDER: [(Kind, &str); 4] = [
+const ORDER: [(Kind, &str); 5] = [
     (Kind::PageIdle, "this kernel has idle page tracking, which sees every access"),
+    (Kind::SampledFrames, "this kernel has idle page tracking; of all page frames it costs too much"),
     (Kind::Sampled, "this kernel has no idle page tracking; the ages of a random sample are exact"),
     (Kind::LruGen, "this kernel has no idle page tracking, and DAMON is in use or absent; generations distinguish three ages"),
     (Kind::Damon, "this kernel has neither idle page tracking nor MGLRU"),
@@ -128,8 +130,10 @@ mod tests {
     fn a_large_machine_is_sampled_unless_configured_otherwise() {
         let mut offer = all(Bytes(Bytes::mib(64).0 + 1));
         let chosen = |offer: &Offer, requested| offer.choose(requested).map(|(kind, _)| kind);
-        assert_eq!(chosen(&offer, Kind::Auto), Some(Kind::Sampled));
+        assert_eq!(chosen(&offer, Kind::Auto), Some(Kind::SampledFrames));
         assert_eq!(chosen(&offer, Kind::PageIdle), Some(Kind::PageIdle));
+        offer.exclude(Kind::SampledFrames);
+        assert_eq!(chosen(&offer, Kind::Auto), Some(Kind::Sampled));
         offer.exclude(Kind::Sampled);
         assert_eq!(chosen(&offer, Kind::Auto), Some(Kind::PageIdle), "exact ages are worth their memory where there is no sample");
     }
@@ -146,8 +150,11 @@ mod tests {
     #[test]
     fn an_excluded_tracker_is_chosen_only_if_configured() {
         let mut offer = all(Bytes::mib(64));
-        assert_eq!(offer.next_after(Kind::PageIdle).map(|(kind, _)| kind), Some(Kind::Sampled));
+        assert_eq!(offer.next_after(Kind::PageIdle).map(|(kind, _)| kind), Some(Kind::SampledFrames));
+        assert_eq!(offer.next_after(Kind::SampledFrames).map(|(kind, _)| kind), Some(Kind::Sampled));
         offer.exclude(Kind::PageIdle);
+        assert_eq!(offer.choose(Kind::Auto).map(|(kind, _)| kind), Some(Kind::SampledFrames));
+        offer.exclude(Kind::SampledFrames);
         assert_eq!(offer.choose(Kind::Auto).map(|(kind, _)| kind), Some(Kind::Sampled));
         assert_eq!(offer.choose(Kind::PageIdle).map(|(kind, _)| kind), Some(Kind::PageIdle), "the configuration has priority");
         assert_eq!(offer.next_after(Kind::Damon), None);

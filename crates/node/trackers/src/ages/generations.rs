@@ -10,7 +10,10 @@ use kernel::lru_gen::{Gen, LruGen as Files, Memcg, Node};
 use kernel::{Result, Roots};
 use units::{Age, Pages};
 
-use super::Generation;
+use super::{Generation, Target};
+
+/// The youngest threshold that generations are opened for before a job's first decision.
+const THRESHOLD_FIRST: Age = Age(4);
 
 /// The generations of all memory cgroups at the last reading.
 #[derive(Debug)]
@@ -58,6 +61,24 @@ impl Generations {
         if aged { self.read() } else { Ok(()) }
     }
 
+    /// Opens the generations that are due at the pace of each job's threshold ([`pace`]); `observed` is how long a job, by its id, has
+    /// been observed.
+    ///
+    /// # Errors
+    /// Any error of the file.
+    pub(super) fn keep_pace(&mut self, targets: &[Target], observed: impl Fn(u64) -> Duration) -> Result<()> {
+        self.read()?;
+        let scan = self.scan_period;
+        let jobs: HashMap<&str, &Target> = targets.iter().map(|target| (target.path.as_str(), target)).collect();
+        self.age(|memcg, node| {
+            let Some(target) = above(&memcg.path).find_map(|path| jobs.get(path)) else { return false };
+            let pace = pace(target.threshold, observed(target.id), scan);
+            let youngest = node.gens.iter().max_by_key(|generation| generation.seq);
+            // Scans may be slightly early; a generation that is a quarter of a scan early costs less than one that is a scan late.
+            youngest.is_some_and(|youngest| Duration::from_millis(youngest.age_ms) + scan / 4 >= pace)
+        })
+    }
+
     /// The memory cgroups of a job.
     pub(super) fn of_job(&self, job: &str) -> impl Iterator<Item = &Memcg> {
         self.latest.iter().filter(move |memcg| memcg.belongs(job))
@@ -94,6 +115,23 @@ fn living(listed: Vec<Memcg>) -> Vec<Memcg> {
     listed.into_iter().enumerate().filter(|(at, memcg)| last.get(&memcg.path) == Some(at)).map(|(_, memcg)| memcg).collect()
 }
 
+/// A cgroup's path and those of the cgroups above it, without the root.
+fn above(path: &str) -> impl Iterator<Item = &str> {
+    std::iter::successors(Some(path), |path| path.rfind('/').filter(|&at| at > 0).map(|at| &path[..at]))
+}
+
+/// How old a job's youngest generation becomes before the next one is opened.
+///
+/// Half of the threshold; without one, a quarter of the time `observed` so far. The first threshold is somewhere between the age that
+/// a scan distinguishes and that time, and something must be as old when it comes: with openings that far apart, the four
+/// generations always distinguish what has been idle for a quarter and for 7/16 of the time, however long it becomes.
+fn pace(threshold: Option<Age>, observed: Duration, scan: Duration) -> Duration {
+    match threshold {
+        Some(threshold) => threshold.idle_time(scan) / 2,
+        None => (observed / 4).max(THRESHOLD_FIRST.idle_time(scan) / 2),
+    }
+}
+
 fn ages(gens: &[Gen], scan_period: Duration) -> impl Iterator<Item = (Age, &Gen)> {
     let half = scan_period / 2;
     gens.iter().map(move |g| {
@@ -116,10 +154,39 @@ mod tests {
     }
 
     #[test]
+    fn a_cgroup_belongs_to_those_above_it() {
+        assert_eq!(above("/a/b/c").collect::<Vec<_>>(), ["/a/b/c", "/a/b", "/a"]);
+        assert_eq!(above("/").collect::<Vec<_>>(), ["/"]);
+    }
+
+    #[test]
     fn only_the_newest_cgroup_of_a_path_is_kept() {
         let listed = ["/a", "/b", "/a/x", "/a", "/c"].map(str::to_owned);
         let listed = listed.into_iter().zip(1..).map(|(path, id)| Memcg { id, path, nodes: Vec::new() }).collect();
         let ids: Vec<_> = living(listed).iter().map(|memcg| memcg.id).collect();
         assert_eq!(ids, [2, 3, 4, 5]);
+    }
+
+    #[test]
+    fn a_first_threshold_finds_a_generation_as_old() {
+        let scan = Duration::from_secs(2);
+        // When each generation was opened, the oldest first; the kernel has four of them.
+        let mut opened = vec![0_u64];
+        for now in (0..10_000).step_by(2) {
+            let age = |at: u64| now - at;
+            if Duration::from_secs(age(*opened.last().unwrap())) >= pace(None, Duration::from_secs(now), scan) {
+                opened.push(now);
+                opened = opened.split_off(opened.len().saturating_sub(4));
+            }
+            // What is in a generation has been idle since the next one was opened.
+            let idle: Vec<u64> = opened.iter().skip(1).map(|&at| age(at)).collect();
+            if now >= 100 {
+                assert_eq!(opened.len(), 4, "{now}");
+                assert!(idle[0] * 2 > now * 4 / 5 && idle[0] < now * 2 / 3, "the oldest at {now}: {idle:?}");
+                assert!(idle[1] * 5 >= now, "the one before at {now}: {idle:?}");
+            }
+        }
+        assert_eq!(pace(Some(Age(30)), Duration::ZERO, scan), Duration::from_secs(30));
+        assert_eq!(pace(None, Duration::ZERO, scan), Duration::from_secs(4));
     }
 }

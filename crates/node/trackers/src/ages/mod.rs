@@ -1,8 +1,9 @@
-//! Page ages: four trackers behind one trait, each returns histograms per job.
+//! Page ages: five trackers behind one trait, each returns histograms per job.
 //!
 //! | tracker | unit | sees | does not see |
 //! |---|---|---|---|
 //! | `page_idle` | page frame | every mapped access and every `read(2)` of cached pages | pages outside the LRU lists |
+//! | `sampled_frames` | random page frame | the same | pages outside the LRU lists |
 //! | `sampled` | random page of a process | accesses through page tables | tmpfs that no process maps |
 //! | `lru_gen` | generation of a cgroup | accesses through page tables | ages beyond four generations, single pages |
 //! | `damon` | region of a process | accesses through page tables, sampled | differences inside a region |
@@ -18,7 +19,9 @@ use units::{Age, Bytes, Pages};
 
 pub mod choose;
 pub mod damon;
+pub mod frames;
 mod generations;
+mod idle_files;
 pub mod lru_gen;
 pub mod page_idle;
 pub mod sampled;

@@ -21,34 +21,28 @@
 //! counts as a promotion.
 
 use std::collections::HashMap;
-use std::collections::hash_map::Entry;
 use std::time::Duration;
 
 use config::Tracker as Kind;
-use kernel::page_idle::{IdleBitmap, KPageCgroup, KPageFlags};
 use kernel::page_idle::{KPF_COMPOUND_TAIL, KPF_LRU, KPF_MLOCKED, KPF_SWAPBACKED, KPF_UNEVICTABLE, PFNS_PER_WORD};
 use kernel::pagemap;
 use kernel::zoneinfo::PfnRange;
 use kernel::{Result, Roots};
 use units::{Age, Bytes, Pages};
 
+use super::idle_files::{IdleFiles, MAX_COMPOUND};
 use super::{PageAges, Scan, Target, Tracker};
 
 /// Frames per bulk read: 512 KiB of flags. A multiple of [`MAX_COMPOUND`], so that no compound page on an LRU list
 /// crosses a chunk.
 const CHUNK: usize = 1 << 16;
 
-/// Frames of the largest page on an LRU list: a transparent huge page of 2 MiB.
-const MAX_COMPOUND: usize = 512;
-
 const _: () = assert!(CHUNK.is_multiple_of(MAX_COMPOUND) && CHUNK.is_multiple_of(64));
 
 /// The tracker that sees every access.
 #[derive(Debug)]
 pub struct PageIdle {
-    idle: IdleBitmap,
-    flags: KPageFlags,
-    cgroups: KPageCgroup,
+    files: IdleFiles,
     ranges: Vec<PfnRange>,
     /// Age of each page frame; zero for frames that are not watched.
     ages: Vec<FrameAge>,
@@ -88,9 +82,7 @@ impl PageIdle {
     pub fn open(roots: &Roots) -> Result<Self> {
         let (ranges, frames) = frames(roots)?;
         Ok(Self {
-            idle: IdleBitmap::open(roots)?,
-            flags: KPageFlags::open(roots)?,
-            cgroups: KPageCgroup::open(roots)?,
+            files: IdleFiles::open(roots)?,
             ranges,
             ages: vec![FrameAge::default(); usize::try_from(frames).unwrap_or(0)],
             marked: HashMap::new(),
@@ -98,47 +90,20 @@ impl PageIdle {
         })
     }
 
-    /// Returns one bit of the bitmap; `words` caches the words read so far.
-    fn is_idle(&self, frame: u64, words: &mut HashMap<u64, u64>) -> Result<bool> {
-        let first = frame - frame % PFNS_PER_WORD;
-        let word = match words.entry(first) {
-            Entry::Occupied(known) => *known.get(),
-            Entry::Vacant(unknown) => {
-                let mut word = [0];
-                self.idle.read_chunk(first, &mut word)?;
-                *unknown.insert(word[0])
-            }
-        };
-        Ok(word >> (frame % PFNS_PER_WORD) & 1 == 1)
-    }
-
-    /// Returns the head of the compound page of which `frame` is a tail; only heads have an idle bit.
-    fn head_of(&self, frame: u64) -> Result<Option<u64>> {
-        let mut flags = [0; MAX_COMPOUND];
-        let first = frame - frame % MAX_COMPOUND as u64;
-        let count = self.flags.read_chunk(first, &mut flags)?;
-        let at = usize::try_from(frame - first).unwrap_or(usize::MAX);
-        if at >= count || flags[at] & KPF_COMPOUND_TAIL == 0 {
-            return Ok(None);
-        }
-        let head = flags[..at].iter().rposition(|flags| flags & KPF_COMPOUND_TAIL == 0);
-        Ok(head.map(|head| first + head as u64))
-    }
-
     /// Ages one chunk of frames and marks its watched pages idle again.
     fn scan_chunk(&mut self, first: u64, owners: &HashMap<u64, Owner>, scans: &mut [Scan]) -> Result<()> {
         let start = usize::try_from(first).unwrap_or(usize::MAX);
         let length = CHUNK.min(self.ages.len().saturating_sub(start));
         let Buffers { flags, cgroups, idle } = &mut self.buffers;
-        let count = self.flags.read_chunk(first, &mut flags[..length])?;
-        let count = self.cgroups.read_chunk(first, &mut cgroups[..count])?;
+        let count = self.files.flags.read_chunk(first, &mut flags[..length])?;
+        let count = self.files.cgroups.read_chunk(first, &mut cgroups[..count])?;
         // The bitmap is read last, because reading it walks the page tables.
-        let words = self.idle.read_chunk(first, &mut idle[..count.div_ceil(64)])?;
+        let words = self.files.idle.read_chunk(first, &mut idle[..count.div_ceil(64)])?;
         let count = count.min(words * 64);
         let frames = Frames { flags: &flags[..count], cgroups: &cgroups[..count], idle: &mut idle[..words] };
         age_frames(frames, &mut self.ages[start..start + count], owners, scans);
         if idle[..words].iter().any(|&word| word != 0) {
-            self.idle.write_chunk(first, &idle[..words])?;
+            self.files.idle.write_chunk(first, &idle[..words])?;
         }
         Ok(())
     }
@@ -268,8 +233,8 @@ impl Tracker for PageIdle {
         let mut words = HashMap::new();
         let mut still = Vec::with_capacity(frames.len());
         for &frame in frames {
-            let idle = self.is_idle(frame, &mut words)?;
-            still.push(idle || self.head_of(frame)?.map_or(Ok(false), |head| self.is_idle(head, &mut words))?);
+            let idle = self.files.is_idle(frame, &mut words)?;
+            still.push(idle || self.files.head_of(frame)?.map_or(Ok(false), |head| self.files.is_idle(head, &mut words))?);
         }
         Ok(still)
     }
@@ -291,12 +256,12 @@ impl PageAges for PageIdle {
     }
 
     fn hide_access(&self, _: i32, _: u64, entry: pagemap::Entry, access: &mut dyn FnMut()) {
-        let head = entry.pfn().and_then(|frame| Some(self.head_of(frame).ok()?.unwrap_or(frame)));
-        let idle = head.filter(|&frame| self.is_idle(frame, &mut HashMap::new()).unwrap_or(false));
+        let head = entry.pfn().and_then(|frame| Some(self.files.head_of(frame).ok()?.unwrap_or(frame)));
+        let idle = head.filter(|&frame| self.files.is_idle(frame, &mut HashMap::new()).unwrap_or(false));
         access();
         if let Some(frame) = idle {
             // If this fails, one access too many is counted, and the page stays resident a while longer.
-            let _ = self.idle.write_chunk(frame - frame % PFNS_PER_WORD, &[1 << (frame % PFNS_PER_WORD)]);
+            let _ = self.files.idle.write_chunk(frame - frame % PFNS_PER_WORD, &[1 << (frame % PFNS_PER_WORD)]);
         }
     }
 }
@@ -411,9 +376,7 @@ mod tests {
         put("proc/kpagecgroup", &[5; 128]);
         put("sys/kernel/mm/page_idle/bitmap", &[0b1101, 0b1]);
         let tracker = PageIdle {
-            idle: IdleBitmap::open(&roots).unwrap(),
-            flags: KPageFlags::open(&roots).unwrap(),
-            cgroups: KPageCgroup::open(&roots).unwrap(),
+            files: IdleFiles::open(&roots).unwrap(),
             ranges: Vec::new(),
             ages: Vec::new(),
             marked: HashMap::new(),

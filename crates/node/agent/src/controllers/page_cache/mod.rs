@@ -95,7 +95,7 @@ fn refault_cost(costs: PageCosts) -> RatioPpm {
 /// Page cache that is as old as the anonymous memory that goes out, or that was idle for a whole scan while none goes out. `None` if
 /// the tracker does not see every access to it.
 fn cold(job: &Job) -> Option<Pages> {
-    let scan = job.scan.as_ref().filter(|_| job.tracker.0 == Kind::PageIdle)?;
+    let scan = job.scan.as_ref().filter(|_| matches!(job.tracker.0, Kind::PageIdle | Kind::SampledFrames))?;
     Some(scan.file.at_least(job.signals.threshold.unwrap_or(Age(1))))
 }
 

@@ -12,13 +12,16 @@ pub const LEVEL_MIN: u32 = 2;
 /// The coarsest level: one page in 4 GiB of 4 KiB pages.
 pub const LEVEL_MAX: u32 = 20;
 
-/// A space of page numbers: the virtual addresses of private memory, or the offsets of one shared object.
+/// A space of page numbers: the virtual addresses of private memory, the offsets of one shared object, or page frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Space(pub u64);
 
 impl Space {
     /// Private memory. Processes that were forked share their addresses, so that a page that they share is chosen in all of them.
     pub const PRIVATE: Self = Self(0);
+
+    /// Page frames.
+    pub const FRAMES: Self = Self(u64::MAX);
 }
 
 /// The sampled page numbers of `pages`, ascending, no two adjacent.
@@ -38,11 +41,18 @@ pub fn chosen(seed: u64, space: Space, level: u32, pages: Range<u64>) -> impl It
 }
 
 /// The page of a block: that of one of its halves, down to a single page.
-fn page_of(seed: u64, space: Space, level: u32, block: u64) -> u64 {
-    (1..=level).rev().fold(block, |block, level| {
-        let half = mix(seed ^ space.0.rotate_left(17) ^ block.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ u64::from(level) << 57) & 1;
-        block << 1 | half
-    })
+pub(in crate::ages) fn page_of(seed: u64, space: Space, level: u32, block: u64) -> u64 {
+    (1..=level).rev().fold(block, |block, level| block << 1 | half(seed, space, level, block))
+}
+
+/// Whether a page is that of its block, whatever its neighbours are.
+pub(in crate::ages) fn is_chosen(seed: u64, space: Space, level: u32, page: u64) -> bool {
+    (1..=level).all(|level| half(seed, space, level, page >> level) == page >> (level - 1) & 1)
+}
+
+/// The half of a block of `2^level` pages that has its page.
+fn half(seed: u64, space: Space, level: u32, block: u64) -> u64 {
+    mix(seed ^ space.0.rotate_left(17) ^ block.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ u64::from(level) << 57) & 1
 }
 
 /// Mixes all bits of a word (the finaliser of `SplitMix64`, as in `java.util.SplittableRandom`).
@@ -80,6 +90,15 @@ mod tests {
             counts[usize::try_from(page % 64).unwrap()] += 1;
         }
         assert!(counts.iter().all(|&count| (840..1160).contains(&count)), "{counts:?}");
+    }
+
+    #[test]
+    fn one_page_of_each_block_is_chosen() {
+        for level in 0..8 {
+            let chosen: Vec<u64> = (0..1 << 12).filter(|&page| is_chosen(9, Space::FRAMES, level, page)).collect();
+            let pages: Vec<u64> = (0..1 << (12 - level)).map(|block| page_of(9, Space::FRAMES, level, block)).collect();
+            assert_eq!(chosen, pages, "level {level}");
+        }
     }
 
     #[test]

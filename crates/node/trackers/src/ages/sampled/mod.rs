@@ -11,7 +11,7 @@
 //! The sample decides how much and how old. Which pages that are is known to the kernel: generations of MGLRU are opened at the pace
 //! that the job's threshold needs, one each half of it, so that of the kernel's four one is always just older than the threshold.
 //! Opening one at each scan would let the kernel forget the order beyond two scans. Before the first threshold they follow the time
-//! that the job has been observed ([`pace`]).
+//! that the job has been observed.
 //!
 //! # Limitations
 //! Memory of processes that are younger than a scan, and shared memory that no process maps, is not in the sample. It counts as
@@ -43,9 +43,6 @@ pub mod split;
 
 /// The fewest points that a job is given, if it has as many pages.
 const POINTS_MIN: u64 = 128;
-
-/// The youngest threshold that generations are opened for before a job's first decision.
-const THRESHOLD_FIRST: Age = Age(4);
 
 /// Limits of the tracker.
 #[derive(Clone, Copy, Debug)]
@@ -196,21 +193,6 @@ impl Sampled {
         file
     }
 
-    /// Opens generations that are due.
-    fn pace_generations(&mut self, now: Duration, targets: &[Target]) -> Result<()> {
-        let Some(generations) = &mut self.generations else { return Ok(()) };
-        generations.read()?;
-        let scan = self.limits.scan_period;
-        generations.age(|memcg, node| {
-            let Some(target) = targets.iter().find(|target| memcg.belongs(&target.path)) else { return false };
-            let observed = self.jobs.get(&target.id).map_or(Duration::ZERO, |job| job.observed_for(now));
-            let pace = pace(target.threshold, observed, scan);
-            let youngest = node.gens.iter().max_by_key(|generation| generation.seq);
-            // Scans may be slightly early; a generation that is a quarter of a scan early costs less than one that is a scan late.
-            youngest.is_some_and(|youngest| Duration::from_millis(youngest.age_ms) + scan / 4 >= pace)
-        })
-    }
-
     /// The points of all jobs, by process.
     ///
     /// A process that has exited must not be among them: the kernel then refuses the whole list, reports success, and stops the
@@ -286,18 +268,6 @@ fn split_idle(roots: &Roots, job: &JobSample, scan: Duration) -> Result<u64> {
     Ok(split)
 }
 
-/// How old a job's youngest generation becomes before the next one is opened.
-///
-/// Half of the threshold; without one, a quarter of the time `observed` so far. The first threshold is somewhere between the age that
-/// a scan distinguishes and that time, and something must be as old when it comes: with openings that far apart, the four
-/// generations always distinguish what has been idle for a quarter and for 7/16 of the time, however long it becomes.
-fn pace(threshold: Option<Age>, observed: Duration, scan: Duration) -> Duration {
-    match threshold {
-        Some(threshold) => threshold.idle_time(scan) / 2,
-        None => (observed / 4).max(THRESHOLD_FIRST.idle_time(scan) / 2),
-    }
-}
-
 /// Times since boot at which pages were accessed by the agent, now that it is `now`.
 fn hidden_at(hidden: HashMap<(i32, u64), Instant>, now: Duration) -> HashMap<(i32, u64), Duration> {
     hidden.into_iter().map(|(page, at)| (page, now.saturating_sub(at.elapsed()))).collect()
@@ -364,7 +334,10 @@ impl Tracker for Sampled {
 
     fn scan(&mut self, now: Duration, targets: &[Target]) -> Result<Vec<Result<Scan>>> {
         self.take_reports(now)?;
-        self.pace_generations(now, targets)?;
+        if let Some(generations) = &mut self.generations {
+            let jobs = &self.jobs;
+            generations.keep_pace(targets, |id| jobs.get(&id).map_or(Duration::ZERO, |job| job.observed_for(now)))?;
+        }
         self.jobs.retain(|id, _| targets.iter().any(|target| target.id == *id));
         let wanted = self.limits.points_of_job(targets.len());
         let scans = targets.iter().map(|target| self.scan_job(now, target, wanted)).collect();

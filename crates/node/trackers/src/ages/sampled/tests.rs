@@ -60,26 +60,3 @@ fn many_jobs_share_the_points() {
     let often = Limits { scan_period: Duration::from_millis(300), ..limits };
     assert_eq!(often.interval(), Duration::from_millis(500), "DAMON sessions refuse shorter ones");
 }
-
-#[test]
-fn a_first_threshold_finds_a_generation_as_old() {
-    let scan = Duration::from_secs(2);
-    // When each generation was opened, the oldest first; the kernel has four of them.
-    let mut opened = vec![0_u64];
-    for now in (0..10_000).step_by(2) {
-        let age = |at: u64| now - at;
-        if Duration::from_secs(age(*opened.last().unwrap())) >= pace(None, Duration::from_secs(now), scan) {
-            opened.push(now);
-            opened = opened.split_off(opened.len().saturating_sub(4));
-        }
-        // What is in a generation has been idle since the next one was opened.
-        let idle: Vec<u64> = opened.iter().skip(1).map(|&at| age(at)).collect();
-        if now >= 100 {
-            assert_eq!(opened.len(), 4, "{now}");
-            assert!(idle[0] * 2 > now * 4 / 5 && idle[0] < now * 2 / 3, "the oldest at {now}: {idle:?}");
-            assert!(idle[1] * 5 >= now, "the one before at {now}: {idle:?}");
-        }
-    }
-    assert_eq!(pace(Some(Age(30)), Duration::ZERO, scan), Duration::from_secs(30));
-    assert_eq!(pace(None, Duration::ZERO, scan), Duration::from_secs(4));
-}
