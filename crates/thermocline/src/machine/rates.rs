@@ -139,6 +139,7 @@ fn text(survey: &Survey, latency_seconds: f64) -> String {
         (skipped.shared_bytes, "shared with other processes"),
         (skipped.file_bytes, "mapped of files"),
         (skipped.special_bytes, "of the kernel or hugetlbfs"),
+        (skipped.sparse_bytes, "reserved, and too sparse to search before Linux 6.7"),
     ];
     let left_out: Vec<_> =
         left_out.iter().filter(|(bytes, _)| *bytes > Bytes::ZERO).map(|(bytes, what)| format!("{bytes} {what}")).collect();

@@ -11,6 +11,7 @@
 //! block and is exact; the spans of nodes in `/proc/zoneinfo` may overlap, and finding frames in them would not be cheaper. A
 //! block of base pages on several nodes counts as on the node of its first page.
 
+use std::cell::Cell;
 use std::ops::Range;
 
 use kernel::maps::{self, Kind as VmaKind, Vma};
@@ -20,6 +21,9 @@ use kernel::pagemap::{Categories, Entry, PageRange, Pagemap, Query};
 use kernel::{Result, Roots};
 use serde::Serialize;
 use units::Bytes;
+
+/// Pieces of 2 MiB without a page that are read of one process, where the kernel cannot list its pages (before Linux 6.7): 64 GiB.
+const EMPTY_MAX: u32 = 1 << 15;
 
 /// Size and alignment of a whole block: a huge page of x86-64 and of arm64 with 4 KiB pages.
 pub const BLOCK_BYTES: u64 = 2 << 20;
@@ -74,6 +78,8 @@ pub struct Skipped {
     pub locked_bytes: Bytes,
     /// Mapped by other processes as well.
     pub shared_bytes: Bytes,
+    /// Reserved address space that is too sparse to search before Linux 6.7.
+    pub sparse_bytes: Bytes,
     /// Number of blocks that vanished during the search.
     pub vanished: u32,
     /// Number of processes that exited.
@@ -153,11 +159,13 @@ struct Process<'a> {
     pid: i32,
     pagemap: Pagemap,
     flags: &'a KPageFlags,
+    /// Calls that found no page.
+    empty: Cell<u32>,
 }
 
 impl<'a> Process<'a> {
     fn open(roots: &'a Roots, flags: &'a KPageFlags, pid: i32) -> Result<Self> {
-        Ok(Self { roots, pid, pagemap: Pagemap::open(roots, pid)?, flags })
+        Ok(Self { roots, pid, pagemap: Pagemap::open(roots, pid)?, flags, empty: Cell::new(0) })
     }
 
     fn find(&self, blocks_max: usize, found: &mut Found) -> Result<()> {
@@ -199,6 +207,11 @@ impl<'a> Process<'a> {
                 break;
             }
             from = reached;
+            self.empty.set(self.empty.get() + u32::from(ranges.is_empty()));
+            if self.empty.get() > EMPTY_MAX {
+                found.skipped.sparse_bytes += Bytes(vma.end - from);
+                break;
+            }
         }
         last.map_or(Ok(()), |block| self.keep(block, found))
     }
@@ -322,6 +335,23 @@ mod tests {
         let got: Vec<_> =
             cut(7, &vma(mapped), &ranges).iter().map(|block| (block.start, block.end, block.first, block.bytes.0, block.huge)).collect();
         assert_eq!(got, want, "{present:?}");
+    }
+
+    /// A process of files: the kernel cannot list what its mapping holds.
+    #[test]
+    fn the_search_of_reserved_memory_ends() {
+        let directory = tempfile::tempdir().unwrap();
+        let roots = Roots::under(directory.path());
+        let process = roots.proc.join("7");
+        std::fs::create_dir_all(&process).unwrap();
+        let (start, length) = (1 << 28, 127_u64 << 40);
+        std::fs::write(process.join("maps"), format!("{start:x}-{:x} rw-p 00000000 00:00 0\n", start + length)).unwrap();
+        std::fs::write(roots.proc.join("kpageflags"), []).unwrap();
+        std::fs::File::create(process.join("pagemap")).unwrap().set_len((start + length) / kernel::page_size().bytes() * 8).unwrap();
+        let flags = KPageFlags::open(&roots).unwrap();
+        let mut found = Found::default();
+        Process::open(&roots, &flags, 7).unwrap().find(100, &mut found).unwrap();
+        assert_eq!(found.skipped.sparse_bytes, Bytes(length - u64::from(EMPTY_MAX + 1) * BLOCK_BYTES));
     }
 
     #[test]
