@@ -66,6 +66,8 @@ struct Arguments {
     scale_agent: Option<String>,
     #[arg(long, hide = true)]
     scale_files: Option<PathBuf>,
+    #[arg(long, hide = true, default_value = "auto")]
+    scale_tracker: String,
     /// Runs of each benchmark; with an odd number the median is one of them
     #[arg(long, default_value_t = 15, value_parser = clap::value_parser!(u32).range(1..=1001))]
     runs: u32,
@@ -82,7 +84,7 @@ fn main() -> Result<ExitCode> {
     }
     let arguments = Arguments::parse();
     if let (Some(policy), Some(files)) = (&arguments.scale_agent, &arguments.scale_files) {
-        scale::agent::run(files, policy)?;
+        scale::agent::run(files, policy, &arguments.scale_tracker)?;
         return Ok(ExitCode::SUCCESS);
     }
     let effort = Effort { runs: arguments.runs };

@@ -20,12 +20,14 @@ const SECONDS: u64 = 50;
 ///
 /// # Errors
 /// Any error of the agent.
-pub(crate) fn run(directory: &Path, policy: &str) -> Result<()> {
+pub(crate) fn run(directory: &Path, policy: &str, tracker: &str) -> Result<()> {
+    // A missed deadline is a warning that names its cause.
+    env_logger::Builder::from_env(env_logger::Env::default().filter_or("THERMOCLINE_LOG", "warn")).init();
     let (state, run) = (directory.join("state"), directory.join("run"));
     let text = format!(
-        "[agent]\nstate_dir = {state:?}\nruntime_dir = {run:?}\ntracker = \"page_idle\"\nscan_period = \"20s\"\ncontrol_period = \"10s\"\n\
+        "[agent]\nstate_dir = {state:?}\nruntime_dir = {run:?}\ntracker = {tracker:?}\nscan_period = \"20s\"\ncontrol_period = \"10s\"\n\
          cpu_budget = \"100%\"\njobs_max = 2000\n[cold_age]\nwarmup = \"0s\"\n[pressure]\nperiod = \"2s\"\nwarmup = \"0s\"\n\
-         [guard]\nenabled = true\n[[job]]\ncgroup = \"/jobs/*\"\nclass = \"standard\"\npolicy = {policy:?}\n"
+         [guard]\nenabled = true\n[slow]\nlatency = \"400ns\"\nperiod = \"20s\"\n[[job]]\ncgroup = \"/jobs/*\"\nclass = \"standard\"\npolicy = {policy:?}\n"
     );
     let config = Config::from_str("scale", &text)?;
     let mut agent = Agent::new(Roots::under(directory), config, Options::default())?;
@@ -34,9 +36,9 @@ pub(crate) fn run(directory: &Path, policy: &str) -> Result<()> {
     let (mut scan_seconds, mut last) = (0.0_f64, None);
     agent.run(&messages, Some(Duration::from_secs(SECONDS)), &mut |_, view| {
         scan_seconds = scan_seconds.max(view.costs.scan_seconds);
-        last = Some((view.costs, view.jobs.len()));
+        last = Some((view.costs, view.jobs.len(), view.jobs.first().map(|job| job.tracker)));
     })?;
-    let (costs, jobs) = last.context("the agent did nothing")?;
+    let (costs, jobs, tracker) = last.context("the agent did nothing")?;
     // Its child's CPU time counts once it has exited.
     drop(agent);
     let cpu = own_cpu_time()?.saturating_sub(before).as_secs_f64();
@@ -51,6 +53,7 @@ pub(crate) fn run(directory: &Path, policy: &str) -> Result<()> {
         cpu_ratio: cpu / started.elapsed().as_secs_f64(),
         agent_rss_bytes: peak_rss()?,
         jobs: jobs as u64,
+        tracker: tracker.context("no job")?.to_owned(),
     };
     println!("{}", serde_json::to_string(&own)?);
     Ok(())

@@ -25,6 +25,15 @@ const CONTAINERS: u64 = 2;
 /// Processes of a job.
 pub(crate) const PROCESSES: u64 = 20;
 
+/// One job in this many is small, and its first process has reserved nearly all of its address space.
+const SMALL_EVERY: u64 = 100;
+
+/// Memory of a small job: a fifteenth of another's, 64 MiB at 1 TiB.
+const SMALL_SHARE: u64 = 15;
+
+/// The reservation of a small job's first process: 126 TiB, as language runtimes make them.
+const RESERVED: std::ops::Range<u64> = 0x0100_0000_0000..HEAP;
+
 /// Process ids above any that Linux gives out (`PID_MAX_LIMIT`, 4,194,304): no process of this machine is ever meant.
 const FIRST_PID: u64 = 5_000_000;
 
@@ -116,8 +125,9 @@ impl Machine {
         self.memory.0 / PAGE_BYTES
     }
 
-    fn job_bytes(&self) -> u64 {
-        self.memory.0 * 9 / 10 / self.jobs
+    fn job_bytes(&self, job: u64) -> u64 {
+        let bytes = self.memory.0 * 9 / 10 / self.jobs;
+        if is_small(job) { bytes / SMALL_SHARE } else { bytes }
     }
 
     fn put(&self, name: &str, text: &str) -> Result<()> {
@@ -154,22 +164,46 @@ impl Machine {
         ] {
             self.put(name, text)?;
         }
+        self.nodes(kib / NODES)
+    }
+
+    /// Writes the nodes: one per socket, of `kib` each, and a slow one without processors.
+    fn nodes(&self, kib: u64) -> Result<()> {
+        for node in 0..=NODES {
+            let directory = format!("sys/devices/system/node/node{node}");
+            let distance = |other: u64| {
+                if other == node {
+                    "10"
+                } else if other.max(node) == NODES {
+                    "40"
+                } else {
+                    "21"
+                }
+            };
+            let distances: Vec<&str> = (0..=NODES).map(distance).collect();
+            let memory = format!("Node {node} MemTotal: {kib} kB\nNode {node} MemFree: {kib} kB\nNode {node} FilePages: 0 kB\n");
+            let cpus = if node == NODES { String::new() } else { format!("{}-{}", node * 32, node * 32 + 31) };
+            self.put(&format!("{directory}/meminfo"), &memory)?;
+            self.put(&format!("{directory}/cpulist"), &(cpus + "\n"))?;
+            self.put(&format!("{directory}/distance"), &(distances.join(" ") + "\n"))?;
+        }
         Ok(())
     }
 
     /// Writes a job with its containers and processes. Returns the kernel's ids of the containers.
     fn job(&self, job: u64) -> Result<Vec<u64>> {
         let path = format!("/jobs/job-{job}");
-        self.cgroup(&path, self.job_bytes(), 0..0)?;
+        self.cgroup(&path, self.job_bytes(job), 0..0)?;
         let root = CgroupRoot::probe(&Roots::under(&self.directory))?;
         let mut ids = Vec::new();
         for container in 0..CONTAINERS {
             let each = PROCESSES / CONTAINERS;
             let first = FIRST_PID + job * PROCESSES + container * each;
             let path = format!("{path}/container-{container}");
-            self.cgroup(&path, self.job_bytes() / CONTAINERS, first..first + each)?;
+            self.cgroup(&path, self.job_bytes(job) / CONTAINERS, first..first + each)?;
             for pid in first..first + each {
-                self.process(pid, &path)?;
+                let sparse = is_small(job) && container == 0 && pid == first;
+                self.process(pid, &path, (self.job_bytes(job) / PROCESSES).next_multiple_of(PAGE_BYTES), sparse)?;
             }
             ids.push(Cgroup::open(&root, &path)?.id());
         }
@@ -211,10 +245,12 @@ impl Machine {
         Ok(())
     }
 
-    /// Writes a process whose address space is empty, but large.
-    fn process(&self, pid: u64, cgroup: &str) -> Result<()> {
-        let bytes = (self.job_bytes() / PROCESSES).next_multiple_of(PAGE_BYTES);
+    /// Writes a process whose address space is empty, but large; if it is `sparse`, as large as it can be.
+    fn process(&self, pid: u64, cgroup: &str, bytes: u64, sparse: bool) -> Result<()> {
         let mut maps = String::new();
+        if sparse {
+            maps += &format!("{:x}-{:x} rw-p 00000000 00:00 0\n", RESERVED.start, RESERVED.end);
+        }
         for library in 0..30u64 {
             let start = 0x5500_0000_0000 + library * 0x10_0000;
             maps += &format!("{start:x}-{:x} r-xp 00000000 fd:00 {library} /usr/lib/library-{library}.so\n", start + 0x4_0000);
@@ -240,7 +276,12 @@ impl Machine {
             cgroups.write_all(&owner.to_ne_bytes())
         };
         for _ in 0..self.frame_count() / HUGE {
-            let containers = &owners[random.usize(..owners.len())];
+            let mut job = random.usize(..owners.len());
+            // A small job has fewer frames.
+            while is_small(job as u64) && random.u64(..SMALL_SHARE) > 0 {
+                job = random.usize(..owners.len());
+            }
+            let containers = &owners[job];
             let owner = containers[random.usize(..containers.len())];
             match random.u8(0..10) {
                 0 => (0..HUGE).try_for_each(|_| write(KPF_BUDDY, 0))?,
@@ -258,4 +299,9 @@ impl Machine {
         }
         Ok(())
     }
+}
+
+/// Whether a job is small.
+fn is_small(job: u64) -> bool {
+    job.is_multiple_of(SMALL_EVERY)
 }

@@ -20,6 +20,9 @@ use serde::{Deserialize, Serialize};
 /// The longest list that is read: about a thousand bytes for each of ten thousand jobs.
 const BYTES_MAX: u64 = 16 << 20;
 
+/// Files that one flush sets at most: the loop has other deadlines.
+const FLUSH_MAX: usize = 100;
+
 /// The files of a cgroup that the agent sets.
 const OF_CGROUPS: [&str; 4] = ["memory.low", "memory.swap.max", "memory.zswap.max", "memory.zswap.writeback"];
 
@@ -204,8 +207,16 @@ impl UndoLog {
         self.deferred.insert(path, value);
     }
 
-    /// Sets what was deferred. Returns what could not be set.
-    pub fn flush(&mut self) -> Vec<(PathBuf, io::Error)> {
+    /// Sets some of what was deferred, [`FLUSH_MAX`] files at most. Returns what could not be set, and whether there is more.
+    pub fn flush(&mut self) -> (Vec<(PathBuf, io::Error)>, bool) {
+        let later = self.deferred.keys().nth(FLUSH_MAX).cloned().map(|first| self.deferred.split_off(&first)).unwrap_or_default();
+        let more = !later.is_empty();
+        let failed = self.flush_all();
+        self.deferred = later;
+        (failed, more)
+    }
+
+    fn flush_all(&mut self) -> Vec<(PathBuf, io::Error)> {
         let mut failed = Vec::new();
         let mut noted = Vec::new();
         for (path, value) in std::mem::take(&mut self.deferred) {

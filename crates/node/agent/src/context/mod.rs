@@ -162,9 +162,16 @@ impl Context {
 
     /// Sets what the controllers deferred in a period.
     pub fn flush_settings(&mut self) {
-        for (path, error) in self.undo.flush() {
+        while self.flush_some() {}
+    }
+
+    /// Sets some of them. Returns whether there are more.
+    pub fn flush_some(&mut self) -> bool {
+        let (failed, more) = self.undo.flush();
+        for (path, error) in failed {
             ::log::warn!("{}: {error}", path.display());
         }
+        more
     }
 
     /// Reads the machine and its tiers. What cannot be read is reported once.

@@ -31,17 +31,16 @@ impl Agent {
         self.context.guardrail = (self.following.version() > 0).then(Vec::new);
         for policy in 0..self.policies.len() {
             if self.policies[policy].policy.cadence(&self.context.config) == Cadence::Control {
-                self.decide(policy, now, |agent| {
-                    agent.check_guard_if_due();
-                    agent.decide_due();
-                });
+                self.decide(policy, now, Self::give_turn);
             }
         }
         // Samples are taken by the decisions, and precede the first offload.
         self.choose_compressor(now);
         self.end_stage("the control period");
         // The ancestors' settings follow from the children's.
-        self.context.flush_settings();
+        while self.context.flush_some() {
+            self.give_turn();
+        }
         self.end_stage("the undo list");
         self.check_guard_if_due();
         protection::cover_ancestors(&mut self.jobs, &mut self.context, &self.discovery.rules);
@@ -141,8 +140,16 @@ impl Agent {
             self.context.read_machine(now);
             self.limit_savings(now);
             self.decide(policy, now, Self::check_guard_if_due);
-            self.context.flush_settings();
+            while self.context.flush_some() {
+                self.check_guard_if_due();
+            }
         }
+    }
+
+    /// Whatever else is due has its turn, in the middle of work for all jobs.
+    pub(super) fn give_turn(&mut self) {
+        self.check_guard_if_due();
+        self.decide_due();
     }
 
     /// One period of a policy, for all jobs that it has. With a thousand of them this may take longer than the guard and the policies

@@ -36,10 +36,7 @@ impl Agent {
             let known = before.remove(&found.path).filter(|entry| entry.job.cgroup.id() == cgroup.id());
             let known = known.and_then(|entry| self.keep(entry, &found));
             match known.or_else(|| self.admit(cgroup, &found, now)) {
-                Some(mut entry) => {
-                    refresh(&mut entry.job);
-                    self.jobs.insert(found.path, entry);
-                }
+                Some(entry) => drop(self.jobs.insert(found.path, entry)),
                 None => drop(refused.insert(found.path)),
             }
         }
@@ -51,6 +48,18 @@ impl Agent {
             let exists = listed.contains(&path);
             let what = if exists { "no rule names it any more; it is left alone" } else { "job ended" };
             self.context.event(Some(&path), what.to_owned());
+        }
+        self.refresh_all();
+    }
+
+    /// Refreshes all jobs. With a thousand of them it takes seconds on a busy machine.
+    fn refresh_all(&mut self) {
+        let paths: Vec<String> = self.jobs.keys().cloned().collect();
+        for path in paths {
+            if let Some(entry) = self.jobs.get_mut(&path) {
+                refresh(&mut entry.job);
+            }
+            self.give_turn();
         }
     }
 

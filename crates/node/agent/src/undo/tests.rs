@@ -62,21 +62,21 @@ fn deferred_settings_are_on_the_stored_list_before_they_are_set() {
     let mut log = fixture.reopen();
     log.defer(fixture.low(), "8192".to_owned());
     assert_eq!((fixture.value().as_str(), fixture.reopen().is_empty()), ("4096", true), "nothing is set yet");
-    assert!(log.flush().is_empty());
+    assert!(log.flush().0.is_empty());
     assert_eq!(fixture.value(), "8192");
     assert_eq!(fixture.reopen().original(&fixture.low()).as_deref(), Some("4096"));
     // A restored setting leaves the stored list with the next flush; until then a restart changes nothing.
     log.restore(&fixture.low());
     assert_eq!(fixture.reopen().restore_all()[0].1, Restored::Done);
     assert_eq!(fixture.value().trim(), "4096");
-    assert!(log.flush().is_empty());
+    assert!(log.flush().0.is_empty());
     assert!(fixture.reopen().is_empty());
     // What is restored before the flush is not set.
     log.defer(fixture.low(), "8192".to_owned());
     log.restore(&fixture.low());
     let foreign = fixture.low().with_file_name("memory.max");
     log.defer(foreign.clone(), "0".to_owned());
-    assert_eq!(log.flush().into_iter().map(|(path, _)| path).collect::<Vec<_>>(), [foreign]);
+    assert_eq!(log.flush().0.into_iter().map(|(path, _)| path).collect::<Vec<_>>(), [foreign]);
     assert_eq!(fixture.value().trim(), "4096");
 }
 
