@@ -11,7 +11,10 @@ use crate::exits;
 
 /// The commands, by what they are about.
 const GROUPS: [(&str, &[&str]); 5] = [
-    ("This machine", &["doctor", "observe", "setup", "import", "run", "agent", "status", "top", "explain", "hint", "trial", "report", "replay"]),
+    (
+        "This machine",
+        &["doctor", "observe", "setup", "import", "run", "agent", "status", "top", "explain", "hint", "trial", "report", "replay"],
+    ),
     ("What if", &["plan", "rates", "model"]),
     ("Fleet", &["trace", "experiment", "rollout"]),
     ("Pool", &["pool"]),

@@ -308,7 +308,8 @@ impl<'a> Run<'a> {
             Bundle::parse("simulated", &format!("schema = 1\nversion = {version}\nid = \"b{version}\"\n{header}\n{knobs}\n"))
         };
         let bundle = if version == 0 { None } else { Some(bundle(version).context("the bundle of the plan")?) };
-        let guidance = Guidance { rollout: "r".into(), stage: "canary".into(), arm: Arm::Bundle, bundle, previous: None };
+        let guidance =
+            Guidance { rollout: "r".into(), stage: "canary".into(), arm: Arm::Bundle, bundle, previous: None, signed_until_unix_s: None };
         running.agent.receive(Message::Follow(Box::new(Poll { guidance: Some(guidance), ..Poll::default() })));
         Ok(())
     }
