@@ -1,7 +1,6 @@
 //! The text of the simulated kernel's files.
 
 use crate::group::{Group, PAGE, Place, Role};
-use crate::machine::Machine;
 
 /// Memory of the machine, in KiB: more than its jobs ever use.
 const TOTAL_KIB: u64 = 40_960;
@@ -34,18 +33,17 @@ pub fn fixed(frames: usize) -> Vec<(String, String)> {
     .into()
 }
 
-/// Files that change, by name.
+/// Files that change, by name. `now` is in seconds since boot.
 #[must_use]
-pub fn changing(machine: &Machine) -> Vec<(String, String)> {
-    let mut files = of_machine(machine);
-    for group in machine.groups.iter().filter(|group| group.alive) {
+pub fn changing(groups: &[Group], swap_pages: u64, now: f64) -> Vec<(String, String)> {
+    let mut files = of_machine(groups, swap_pages, now);
+    for group in groups.iter().filter(|group| group.alive) {
         let members: Vec<&Group> = match group.role {
-            Role::Ancestor => machine.groups.iter().filter(|member| member.alive && member.path.starts_with(&group.path)).collect(),
+            Role::Ancestor => groups.iter().filter(|member| member.alive && member.path.starts_with(&group.path)).collect(),
             _ => vec![group],
         };
         let directory = directory(&group.path);
-        files
-            .extend(of_group(group, &Sum::of(&members), machine.now).into_iter().map(|(name, text)| (format!("{directory}/{name}"), text)));
+        files.extend(of_group(group, &Sum::of(&members), now).into_iter().map(|(name, text)| (format!("{directory}/{name}"), text)));
     }
     files
 }
@@ -112,12 +110,12 @@ fn psi(total_us: u64) -> String {
     format!("{}\n{}", line("some"), line("full"))
 }
 
-fn of_machine(machine: &Machine) -> Vec<(String, String)> {
-    let alive: Vec<&Group> = machine.groups.iter().filter(|group| group.alive).collect();
+fn of_machine(groups: &[Group], swap_pages: u64, now: f64) -> Vec<(String, String)> {
+    let alive: Vec<&Group> = groups.iter().filter(|group| group.alive).collect();
     let sum = Sum::of(&alive);
     let used_kib = ((sum.anon + sum.file) * PAGE + sum.pool()) / 1024;
     let free = TOTAL_KIB.saturating_sub(used_kib);
-    let (swap, swap_used) = (machine.swap_pages * PAGE / 1024, (sum.compressed + sum.device) * PAGE / 1024);
+    let (swap, swap_used) = (swap_pages * PAGE / 1024, (sum.compressed + sum.device) * PAGE / 1024);
     let mut swaps = "Filename Type Size Used Priority".to_owned();
     if swap > 0 {
         swaps += &format!("\n/dev/vdb partition {swap} {} -2", swap_used.min(swap));
@@ -135,7 +133,7 @@ fn of_machine(machine: &Machine) -> Vec<(String, String)> {
         ("proc/meminfo", meminfo),
         ("proc/swaps", swaps),
         ("proc/vmstat", vmstat),
-        ("proc/uptime", format!("{:.2} {:.2}", machine.now, machine.now)),
+        ("proc/uptime", format!("{:.2} {:.2}", now, now)),
         ("proc/pressure/memory", psi(sum.memory_us)),
         ("sys/fs/cgroup/memory.stat", sum.stat()),
         ("sys/kernel/debug/zswap/pool_total_size", sum.pool().to_string()),

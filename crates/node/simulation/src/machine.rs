@@ -207,7 +207,7 @@ impl Machine {
     /// # Errors
     /// If they cannot be written.
     pub fn publish(&mut self) -> io::Result<()> {
-        for (name, text) in kernel_files::changing(self) {
+        for (name, text) in kernel_files::changing(&self.groups, self.swap_pages, self.now) {
             if self.damaged.contains_key(&name) || self.published.get(&name) == Some(&text) {
                 continue;
             }
