@@ -1,6 +1,7 @@
 //! Signals as messages to the agent's loop.
 
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::time::Duration;
 
 use agent::Message;
 use anyhow::{Context, Result};
@@ -21,6 +22,7 @@ pub(crate) fn messages_of(hangup: impl Fn() -> Message + Send + 'static) -> Resu
     let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP]).context("cannot listen for signals")?;
     let from_signals = sender.clone();
     std::thread::Builder::new().name("signals".to_owned()).spawn(move || {
+        let _member = daemon::watchdog::join("signals", Duration::MAX);
         for signal in signals.forever() {
             let message = if signal == SIGHUP { hangup() } else { Message::Stop };
             if from_signals.send(message).is_err() {

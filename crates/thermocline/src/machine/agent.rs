@@ -1,6 +1,8 @@
 //! `thermocline agent`: the node agent over the configured jobs.
 
+use std::cell::OnceCell;
 use std::sync::mpsc::SyncSender;
+use std::time::Duration;
 
 use agent::{Agent, Message, Options};
 use agent::{metrics, socket};
@@ -99,7 +101,12 @@ fn follow(
         Err(error) => (None, Some(error.to_string())),
     };
     node.follow(Poll { guidance, error, ..Poll::default() });
-    // Sending fails after the loop has ended.
-    let deliver = move |poll| drop(sender.send(Message::Follow(Box::new(poll))));
+    let member = OnceCell::new();
+    let deliver = move |poll| {
+        // The following thread is a member from its first poll on. Its polls have timeouts of their own.
+        member.get_or_init(|| daemon::watchdog::join("rollout", Duration::MAX));
+        // Sending fails after the loop has ended.
+        drop(sender.send(Message::Follow(Box::new(poll))));
+    };
     Ok(rollout::follow::start(follower, deliver)?)
 }

@@ -76,6 +76,7 @@ pub(super) fn host(format: Format, arguments: &Host) -> Result<()> {
     let (stop, stopped) = sync_channel(1);
     let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP]).context("cannot listen for signals")?;
     std::thread::Builder::new().name("signals".to_owned()).spawn(move || {
+        let _member = daemon::watchdog::join("signals", Duration::MAX);
         for _ in signals.forever() {
             if stop.send(()).is_err() {
                 break;

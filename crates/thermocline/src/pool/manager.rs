@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use ::manager::audit::{self, Entry, Verified};
 use ::manager::certificates::{self, Plan};
 use ::manager::openapi;
 use ::manager::service::{self, RecoverySummary};
@@ -48,8 +49,22 @@ pub(crate) enum ManagerCommand {
     /// The old ledger is kept beside it. Guests keep running and their slices are theirs until they end; hosts find no assignments
     /// after their next lease. No manager may run meanwhile.
     Recover(Recover),
+    /// Print the audit log: who requested what, for which slices, why, and with which outcome
+    Audit(AuditArguments),
     /// Print the description of the manager's API in OpenAPI 3
     Openapi,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct AuditArguments {
+    #[command(flatten)]
+    file: File,
+    /// Check that no entry was changed, inserted or removed, instead of printing the entries
+    #[arg(long)]
+    verify: bool,
+    /// With --verify: also require the entry with this link, noted from an earlier --verify or from the manager's log
+    #[arg(long, value_name = "LINK", requires = "verify")]
+    expect: Option<String>,
 }
 
 #[derive(Debug, Args)]
@@ -106,8 +121,37 @@ pub(crate) fn manager(format: Format, arguments: &Manager) -> Result<()> {
             let found = service::recover(&settings, arguments.dry_run)?;
             print(format, &found, || recovery(&settings, &found))
         }
+        Some(ManagerCommand::Audit(arguments)) => audit(format, arguments),
         Some(ManagerCommand::Openapi) => print(Format::Json, &openapi::describe(), String::new),
     }
+}
+
+fn audit(format: Format, arguments: &AuditArguments) -> Result<()> {
+    let path = Settings::load(&arguments.file.config)?.audit_log();
+    if arguments.verify {
+        let verified = audit::verify(&path, arguments.expect.as_deref())?;
+        return print(format, &verified, || {
+            let Verified { entries, first, last, link, lost } = &verified;
+            format!("{}: {entries} entries, {first} to {last}, intact; {lost} were lost; last link {link}\n", path.display())
+        });
+    }
+    let mut failed = Ok(());
+    audit::read(&path, |entry| {
+        if failed.is_ok() {
+            failed = print(format, entry, || audit_line(entry));
+        }
+    })?;
+    failed
+}
+
+fn audit_line(entry: &Entry) -> String {
+    let Entry { sequence, time_ms, who, what, vm, slices, why, outcome, .. } = entry;
+    let slices: Vec<String> = slices.iter().map(|slice| format!("{}/{}:{}", slice.emc, slice.index, slice.generation)).collect();
+    let vm = vm.as_deref().unwrap_or("-");
+    let why = why.as_deref().unwrap_or("-");
+    // Names and reasons are the client's: control characters must not reach a terminal.
+    let line = format!("{sequence} {}.{:03} {who} {what} {vm} {} {why:?} {outcome:?}", time_ms / 1000, time_ms % 1000, slices.join(","));
+    line.replace(char::is_control, "?") + "\n"
 }
 
 fn recovery(settings: &Settings, found: &RecoverySummary) -> String {
