@@ -144,8 +144,9 @@ impl<'a> Running<'a> {
         let mut halves = Vec::new();
         for (block, order) in plan(self.arguments.blocks.into(), self.arguments.seed).into_iter().enumerate() {
             for arm in order {
-                let began = Instant::now();
                 self.set(arm)?;
+                // Bringing memory back uses CPU time that the job may lack: the washout begins after it.
+                let began = Instant::now();
                 if self.wait_until(began + self.arguments.washout) {
                     return Ok(halves);
                 }
@@ -194,7 +195,8 @@ impl<'a> Running<'a> {
             Arm::Off => {
                 self.check_room()?;
                 self.hold(self.arguments.half + HOLD_GRACE)?;
-                self.bring_back()
+                self.bring_back()?;
+                self.hold(self.arguments.half + HOLD_GRACE)
             }
         }
     }
