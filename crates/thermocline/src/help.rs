@@ -84,6 +84,7 @@ const EXAMPLES: &[&str] = &[
     "thermocline pool manager --config pool-manager.toml",
     "thermocline pool manager init --config pool-manager.toml",
     "thermocline pool manager recover --config pool-manager.toml",
+    "thermocline pool manager audit --config pool-manager.toml --verify",
     "thermocline pool manager openapi",
     "thermocline pool certificates --host host-1 certificates",
     "thermocline pool status",

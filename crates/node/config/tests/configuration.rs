@@ -156,7 +156,7 @@ fn each_kind_of_mistake_has_a_message() {
         ("[agent]\nmetrics_listen = \"localhost\"", &[(2, &["not an address", "\"127.0.0.1:9180\""])]),
         ("[zswap]\nmax_pool = \"0.5%\"", &[(2, &["whole number of percent"])]),
         ("[zswap]\ncompressor = \"../x\"", &[(2, &["not a word"])]),
-        ("[zswap]\ncompressor = 4", &[(2, &["not a word", "compressor = \"...\""])]),
+        ("[zswap]\ncompressor = 4", &[(2, &["not a word", "compressor = \"auto\""])]),
         ("[class.standard]\nwarmup = \"1s\"", &[(2, &["[cold_age]"])]),
         ("[class.observe]\nwarmup = \"1s\"", &[(2, &["no parameters"])]),
         ("[class.agressive]\nwarmup = \"1s\"", &[(2, &["class.aggressive.warmup"])]),

@@ -1,7 +1,6 @@
 //! Chooses zswap's compressor by what it makes of the jobs' cold pages (`policy::compressor`), while nothing else uses zswap.
 
 use std::path::PathBuf;
-use std::time::Duration;
 
 use policy::compressor::{self, Offer};
 use policy::tiering::row::Accounting;
@@ -21,17 +20,6 @@ const OTHERS_MAX: RatioPpm = RatioPpm(100_000);
 
 /// Less than this does not count as use of zswap.
 const OTHERS_MIN: Bytes = Bytes::mib(4);
-
-/// The state of the choice.
-#[derive(Debug, Default)]
-pub(super) struct ZswapCompressor {
-    /// The compressor that suits the jobs best, if it is not the one in use.
-    chosen: Option<Family>,
-    /// When it was last changed.
-    changed_at: Option<Duration>,
-    /// The newest sample that the choice is based on, in milliseconds since boot.
-    sampled_at: Millis,
-}
 
 /// The jobs' pages that zswap holds or may get, with what each compressor would make of them.
 #[derive(Debug, Default)]

@@ -39,11 +39,10 @@ mod stages;
 mod start;
 mod state;
 
-use compressor::ZswapCompressor;
 use scanner::Scanner;
 use stages::Stages;
 pub use start::{Error, lock, restore};
-use state::{Discovery, Durable, Guard, Identity, Running, Scheduled};
+use state::{Discovery, Durable, Guard, Identity, Running, Scheduled, ZswapCompressor};
 
 /// A round takes at most seconds: scans have a thread of their own. One that takes this long hangs in the kernel.
 const ROUND_LIMIT: Duration = Duration::from_secs(5 * 60);

@@ -14,9 +14,9 @@ use trackers::ages::Kind;
 use trackers::ages::choose::Offer;
 use units::RatioPpm;
 
-use super::compressor::ZswapCompressor;
 use super::scanner::{Ended, Scanner};
 use super::stages::Stages;
+use super::state::ZswapCompressor;
 use super::{Agent, Discovery, Durable, Guard, Identity, Scheduled, report};
 use crate::context::claims::Claims;
 use crate::context::log::Log;

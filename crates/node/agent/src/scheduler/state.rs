@@ -4,6 +4,8 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use kernel::cgroup::Cgroup;
+use trackers::compressibility::Family;
+use units::Millis;
 
 use crate::controllers::policy::Policy;
 use crate::discover::Rules;
@@ -27,6 +29,17 @@ impl Scheduled {
     pub(super) fn new(policy: Box<dyn Policy>) -> Self {
         Self { policy, next: Duration::MAX }
     }
+}
+
+/// The choice of zswap's compressor.
+#[derive(Debug, Default)]
+pub(super) struct ZswapCompressor {
+    /// The compressor that suits the jobs best, if it is not the one in use.
+    pub(super) chosen: Option<Family>,
+    /// When it was last changed.
+    pub(super) changed_at: Option<Duration>,
+    /// The newest sample that the choice is based on, in milliseconds since boot.
+    pub(super) sampled_at: Millis,
 }
 
 /// What survives the process.

@@ -1,6 +1,5 @@
 //! What agents would have done under the configured parameters, as `--agents` prints it.
 
-use std::fmt::Write;
 use std::num::NonZero;
 
 use anyhow::Result;
@@ -11,7 +10,6 @@ use model::tally::ratio;
 use serde::Serialize;
 use trace::Basis;
 
-use super::text::{bytes, percent};
 use crate::options::Format;
 
 /// The configured parameters through the agents' own controller, with parts of the cold pages.
@@ -56,20 +54,5 @@ impl AsAgents {
             rate_ratio_per_min: agents.rate(),
             rate_interval_ratio_per_min: agents.rate_interval(),
         }
-    }
-
-    pub(super) fn text(&self) -> String {
-        let (stored, coverage) = (bytes(self.stored_bytes), percent(self.coverage_ratio, 0));
-        let over = percent(self.entries_over_ratio, 2);
-        let mut text =
-            format!("\nagents, with parts of the cold pages: {stored} stored, coverage {coverage}, {over} of the entries over\n");
-        if let Some(rate) = self.rate_ratio_per_min {
-            let _ = write!(text, "promotions {}/min of the working set", percent(rate, 3));
-            let further = self.rate_interval_ratio_per_min;
-            let further = further.map(|[low, high]| format!("; {} to {} in 95 % of further traces", percent(low, 3), percent(high, 3)));
-            text += &further.unwrap_or_else(|| "; too few entries for an interval".to_owned());
-            text += "\n";
-        }
-        text
     }
 }

@@ -8,6 +8,7 @@ use model::tally::ratio;
 use units::Bytes;
 use units::quantity::print_duration;
 
+use super::agents::AsAgents;
 use super::report::{Answer, FleetAsItIs, Pair, Report, TrackerRow, Worker, Written};
 
 /// The whole answer.
@@ -44,7 +45,7 @@ pub(crate) fn report(report: &Report) -> String {
         text += &answer(given);
     }
     if let Some(agents) = &report.agents {
-        text += &agents.text();
+        text += &as_agents(agents);
     }
     if let Some(rows) = &report.fit {
         text += &fit(rows);
@@ -104,6 +105,21 @@ fn answer(answer: &Answer) -> String {
                 text += &line(&format!("{}, {what}", group.name), &columns(pair));
             }
         }
+    }
+    text
+}
+
+/// What agents would have done.
+fn as_agents(agents: &AsAgents) -> String {
+    let (stored, coverage) = (bytes(agents.stored_bytes), percent(agents.coverage_ratio, 0));
+    let over = percent(agents.entries_over_ratio, 2);
+    let mut text = format!("\nagents, with parts of the cold pages: {stored} stored, coverage {coverage}, {over} of the entries over\n");
+    if let Some(rate) = agents.rate_ratio_per_min {
+        let _ = write!(text, "promotions {}/min of the working set", percent(rate, 3));
+        let further = agents.rate_interval_ratio_per_min;
+        let further = further.map(|[low, high]| format!("; {} to {} in 95 % of further traces", percent(low, 3), percent(high, 3)));
+        text += &further.unwrap_or_else(|| "; too few entries for an interval".to_owned());
+        text += "\n";
     }
     text
 }

@@ -6,7 +6,6 @@ use std::time::Duration;
 use clap::{Args, Subcommand};
 use units::RatioPpm;
 
-use super::rehearse::Rehearse;
 use crate::values::{duration, ratio};
 
 #[derive(Debug, Subcommand)]
@@ -274,4 +273,23 @@ fn validity(text: &str) -> Result<Duration, String> {
         return Err("give a time from 1m to 365d, such as 7d".to_owned());
     }
     Ok(time)
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Rehearse {
+    /// A bundle to rehearse [default: one that saves more, and one that does harm]
+    #[arg(value_name = "BUNDLE")]
+    pub(crate) bundle: Option<PathBuf>,
+    /// The plan [default: the one that `thermocline rollout plan` prints]
+    #[arg(long, value_name = "FILE")]
+    pub(crate) plan: Option<PathBuf>,
+    /// Traces whose jobs the fleet is made of: files or directories [default: generated jobs]
+    #[arg(long, value_name = "PATH", num_args = 1..)]
+    pub(crate) trace: Vec<PathBuf>,
+    /// Machines of the fleet
+    #[arg(long, default_value_t = 1_000, value_parser = clap::value_parser!(u64).range(20..=20_000))]
+    pub(crate) machines: u64,
+    /// Seed of the fleet, and of the machines' order
+    #[arg(long, default_value_t = 1)]
+    pub(crate) seed: u64,
 }

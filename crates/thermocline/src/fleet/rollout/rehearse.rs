@@ -6,7 +6,6 @@
 
 use std::collections::BTreeMap;
 use std::num::NonZero;
-use std::path::PathBuf;
 use std::time::Instant;
 
 use ::rollout::assignment::{Group, assigned};
@@ -15,7 +14,6 @@ use ::rollout::evidence::{Evidence, Slot};
 use ::rollout::plan::Plan;
 use ::rollout::stage::{self, Decision, Evaluation, Phase, State};
 use anyhow::{Context, Result};
-use clap::Args;
 use config::{Bundle, Config};
 use model::fleet::{self, Label, Source};
 use model::generate::resample::{Originals, ResampledFleet};
@@ -27,6 +25,7 @@ use serde::Serialize;
 use units::{Millis, RatioPpm, UnixMillis};
 
 use self::hours::{HOUR, Hours};
+use super::arguments::Rehearse;
 use super::{read_bundle, steps, words};
 use crate::options::Format;
 use crate::output::print;
@@ -37,25 +36,6 @@ mod hours;
 const DAYS: u32 = 9;
 /// Jobs of each generated machine: fewer than on a real one, because each is replayed under all parameters.
 const JOBS_PER_MACHINE: u64 = 3;
-
-#[derive(Debug, Args)]
-pub(crate) struct Rehearse {
-    /// A bundle to rehearse [default: one that saves more, and one that does harm]
-    #[arg(value_name = "BUNDLE")]
-    bundle: Option<PathBuf>,
-    /// The plan [default: the one that `thermocline rollout plan` prints]
-    #[arg(long, value_name = "FILE")]
-    plan: Option<PathBuf>,
-    /// Traces whose jobs the fleet is made of: files or directories [default: generated jobs]
-    #[arg(long, value_name = "PATH", num_args = 1..)]
-    trace: Vec<PathBuf>,
-    /// Machines of the fleet
-    #[arg(long, default_value_t = 1_000, value_parser = clap::value_parser!(u64).range(20..=20_000))]
-    machines: u64,
-    /// Seed of the fleet, and of the machines' order
-    #[arg(long, default_value_t = 1)]
-    seed: u64,
-}
 
 /// A bundle to rehearse.
 struct Candidate {
