@@ -55,6 +55,8 @@ pub struct Period {
     pub on: bool,
     /// Pages that were far.
     pub far: Pages,
+    /// Whether these were a part of the pages at a threshold.
+    pub is_part: bool,
     /// Of these, promoted.
     pub promoted: Pages,
     /// Promotions that the objective permitted.
@@ -112,7 +114,8 @@ impl Controller {
                 stays.map(|Effect { index, .. }| part(index, left))
             }
         };
-        Period { on: before.is_some(), far, promoted, allowed: step.promotions_max }
+        let is_part = before.is_some_and(|effect| effect.share < 1.0);
+        Period { on: before.is_some(), far, is_part, promoted, allowed: step.promotions_max }
     }
 }
 
@@ -222,6 +225,8 @@ pub struct Agents {
     pub entries_over: u64,
     /// Pages in far memory, times milliseconds.
     pub far_page_ms: u128,
+    /// Of these, pages that were a part of the cold ones: live agents differ there, from the model and from each other.
+    pub part_page_ms: u128,
     /// Pages of DRAM that their compressed copies take, times milliseconds.
     pub pool_page_ms: u128,
     /// Pages at or above the first threshold, times milliseconds.
@@ -236,7 +241,7 @@ impl Agents {
     #[must_use]
     pub fn new(params: Params, thresholds: Thresholds) -> Self {
         let (jobs, entries, entries_on, entries_over) = (0, 0, 0, 0);
-        let (far_page_ms, pool_page_ms, cold_page_ms, window_ms) = (0, 0, 0, 0);
+        let (far_page_ms, part_page_ms, pool_page_ms, cold_page_ms, window_ms) = (0, 0, 0, 0, 0);
         let (controller, stretches) = (Controller::new(params), Stretches::default());
         Self {
             controller,
@@ -246,6 +251,7 @@ impl Agents {
             entries_on,
             entries_over,
             far_page_ms,
+            part_page_ms,
             pool_page_ms,
             cold_page_ms,
             window_ms,
@@ -287,6 +293,7 @@ impl Account for Agents {
                 self.entries_on += 1;
                 self.entries_over += u64::from(period.promoted > period.allowed);
                 self.far_page_ms += u128::from(stored) * window;
+                self.part_page_ms += if period.is_part { u128::from(stored) * window } else { 0 };
                 self.pool_page_ms += u128::from(series.compressibility.compressed.share_of(stored)) * window;
                 promoted += period.promoted.0;
                 working_set_page_ms += u128::from(input.cold.below_first().0) * window;
@@ -306,6 +313,7 @@ impl Account for Agents {
         self.entries_on += other.entries_on;
         self.entries_over += other.entries_over;
         self.far_page_ms += other.far_page_ms;
+        self.part_page_ms += other.part_page_ms;
         self.pool_page_ms += other.pool_page_ms;
         self.cold_page_ms += other.cold_page_ms;
         self.window_ms += other.window_ms;

@@ -23,7 +23,7 @@ fn without_parts_far_memory_is_that_of_the_replay() {
         let open = || (Agents::new(params, thresholds), Model::new(&grid, &[setup], &thresholds, By::Fleet).unwrap());
         let (agents, model) = fleet::run(&source, &fleet::all(&source), two, open, |_| {}).unwrap();
         let total = &model.whole()[0].clone().finish(&grid)[0];
-        assert!(agents.far_page_ms > 0);
+        assert!(agents.far_page_ms > 0 && agents.part_page_ms == 0);
         assert_eq!((agents.far_page_ms, agents.pool_page_ms), (total.sums.stored_page_ms, total.sums.pool_page_ms), "bound: {bound}");
         assert_eq!(
             (agents.entries, agents.entries_on, agents.cold_page_ms),
@@ -59,6 +59,7 @@ fn a_part_of_what_is_accessed_at_random_is_far() {
     let parts = Params { partial: true, ..whole };
     assert_eq!(replayed(whole, 600).far_page_ms, 0, "no threshold qualifies");
     let third = replayed(parts, 600);
+    assert_eq!(third.part_page_ms, third.far_page_ms);
     let share = ratio(third.far_page_ms, third.cold_page_ms);
     assert!((0.15..=0.34).contains(&share), "{share}");
     let rate = third.rate().unwrap();

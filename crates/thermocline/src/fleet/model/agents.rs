@@ -17,6 +17,8 @@ use crate::options::Format;
 pub(crate) struct AsAgents {
     /// Far memory, mean over the jobs' time together.
     pub(crate) stored_bytes: f64,
+    /// The share of it that is a part of the cold pages: an order of magnitude only.
+    pub(crate) parts_ratio: f64,
     /// DRAM that its compressed copies take.
     pub(crate) pool_bytes: f64,
     pub(crate) coverage_ratio: f64,
@@ -47,6 +49,7 @@ impl AsAgents {
         let mean = |page_ms: u128| ratio(page_ms * u128::from(basis.page_bytes.0), u128::from(span_ms));
         Self {
             stored_bytes: mean(agents.far_page_ms),
+            parts_ratio: ratio(agents.part_page_ms, agents.far_page_ms),
             pool_bytes: mean(agents.pool_page_ms),
             coverage_ratio: ratio(agents.far_page_ms, agents.cold_page_ms),
             entries_on_ratio: ratio(agents.entries_on.into(), agents.entries.into()),

@@ -114,6 +114,10 @@ fn as_agents(agents: &AsAgents) -> String {
     let (stored, coverage) = (bytes(agents.stored_bytes), percent(agents.coverage_ratio, 0));
     let over = percent(agents.entries_over_ratio, 2);
     let mut text = format!("\nagents, with parts of the cold pages: {stored} stored, coverage {coverage}, {over} of the entries over\n");
+    if agents.parts_ratio > 0.0 {
+        let parts = percent(agents.parts_ratio, 0);
+        let _ = writeln!(text, "{parts} of it is in parts, where live agents differ from each other: an order of magnitude");
+    }
     if let Some(rate) = agents.rate_ratio_per_min {
         let _ = write!(text, "promotions {}/min of the working set", percent(rate, 3));
         let further = agents.rate_interval_ratio_per_min;
