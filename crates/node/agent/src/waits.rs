@@ -23,11 +23,15 @@ use units::Bytes;
 pub struct Accounting(Option<TaskStats>);
 
 impl Accounting {
-    /// The open handle; `None` while delay accounting is off. It may be turned on while the agent runs.
-    pub fn get(&mut self, roots: &Roots) -> Option<&mut TaskStats> {
+    /// Opens it, if it is on now: it may be turned on while the agent runs.
+    pub fn open(&mut self, roots: &Roots) {
         if self.0.is_none() {
             self.0 = TaskStats::open(roots).ok();
         }
+    }
+
+    /// The open handle; `None` while delay accounting is off.
+    pub fn get(&mut self) -> Option<&mut TaskStats> {
         self.0.as_mut()
     }
 }

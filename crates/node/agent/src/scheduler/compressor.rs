@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use kernel::zswap::Zswap;
 use policy::compressor::{self, Offer};
 use policy::tiering::row::Accounting;
 use trackers::compressibility::{Family, Measurement};
@@ -70,6 +71,10 @@ impl Agent {
     /// Chooses zswap's compressor again, if there are new samples, or leaves it to others that use zswap.
     pub(super) fn choose_compressor(&mut self, now: Now) {
         let (config, machine) = (&self.context.config, &self.context.machine);
+        // Who else uses zswap is unknown where debugfs is not mounted.
+        if !config.zswap.manage && !self.pool_is_known() {
+            return;
+        }
         if config.zswap.compressor != AUTO || !machine.zswap_enabled || machine.compressor.is_empty() {
             return;
         }
@@ -92,6 +97,11 @@ impl Agent {
             let to = |family: Family| RatioPpm::of(offers[family as usize].stored.0, tried.pages.0).unwrap_or_default();
             self.set_compressor(chosen, (to(used), to(chosen)));
         }
+    }
+
+    fn pool_is_known(&self) -> bool {
+        let counters = Zswap::probe(&self.context.kernel.roots).and_then(|zswap| zswap.counters());
+        counters.is_ok_and(|counters| counters.is_some_and(|counters| counters.pool_total_size.is_some()))
     }
 
     fn set_compressor(&mut self, chosen: Family, (before, after): (RatioPpm, RatioPpm)) {

@@ -96,20 +96,24 @@ impl Agent {
         }
     }
 
-    /// Reads what the jobs' tasks waited for.
+    /// Reads what the jobs' tasks waited for. The guard has its turn between two jobs, which may have thousands of processes.
     fn read_waits(&mut self, now: Now) {
-        let Self { jobs, context, .. } = self;
-        for Entry { job, .. } in jobs.values_mut() {
+        let kernel = &mut self.context.kernel;
+        kernel.delays.open(&kernel.roots);
+        let paths: Vec<String> = self.jobs.keys().cloned().collect();
+        for path in paths {
+            let Self { jobs, context, .. } = self;
+            let Some(Entry { job, .. }) = jobs.get_mut(&path) else { continue };
             let (slow_rate, slow_ns) = job.signals.slow_accesses;
             let latencies = Latencies { fault_us: context.tiers.fault_us(), slow_rate: slow_rate.as_f64(), slow_ns };
-            let kernel = &mut context.kernel;
-            let accounting = kernel.delays.get(&kernel.roots);
+            let accounting = context.kernel.delays.get();
             let read = job.waits.read(&job.cgroup, &job.pids, accounting, now.since_boot, latencies);
             if let Err(error) = read
                 && !error.is_gone()
             {
                 context.report_error(job, &error);
             }
+            self.check_guard_if_due();
         }
     }
 

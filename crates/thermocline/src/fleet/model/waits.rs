@@ -18,7 +18,7 @@ use crate::options::Format;
 use crate::output::print;
 
 /// By which factor live agents may differ from the answer, in both directions. `pressure` follows stalls and `slowdown` the rates of
-/// blocks, and a trace of ages has neither: in scenario `model_error` the answer was 0.62 to 1.61 times what the agent moved.
+/// blocks, and a trace of ages has neither: in runs of scenario `model_error` the answer was 0.55 to 1.61 times what the agent moved.
 const UNSURE: f64 = 2.0;
 
 /// The classes whose budgets differ, each with its account.

@@ -85,3 +85,14 @@ fn nothing_is_chosen_without_a_sample_in_a_dry_run_or_against_the_operator() {
     agent.control(at(1_000));
     assert_eq!(machine.get(COMPRESSOR), "lzo");
 }
+
+#[test]
+fn nothing_is_chosen_while_it_is_unknown_who_uses_zswap() {
+    for (settings, expected) in [("", "lzo"), ("[zswap]\nmanage = true", "zstd")] {
+        let machine = machine();
+        std::fs::remove_dir_all(machine.path("sys/kernel/debug/zswap")).unwrap();
+        let mut agent = sampled(&machine, settings, Options::default(), [34, 40, 20]);
+        agent.control(at(1_000));
+        assert_eq!(machine.get(COMPRESSOR), expected, "{settings}");
+    }
+}
