@@ -128,6 +128,10 @@ simulate: toolchain ## the agent on a simulated kernel, with faults from SEEDS= 
 attack-local: toolchain venv lab-setup-stock ## a user without privileges against the agent's listener, locks, files and socket, in a guest; 2 minutes
 	$(THERMOLAB) run attack_local --kernel 6.12
 
+.PHONY: test-confined
+test-confined: toolchain venv lab-setup-stock ## user, capabilities and seccomp of every process, and a dead thread of each service, in a guest with systemd (an image is made); minutes
+	$(THERMOLAB) run confined --kernel 6.12
+
 .PHONY: test-libvirt-repair
 test-libvirt-repair: toolchain venv lab-setup-stock ## a guest by libvirt is repaired on a host of two nodes, which is a guest itself (an image of 0.2 GB is made); minutes
 	$(THERMOLAB) run pool_migrate_pages --kernel 6.12

@@ -1,30 +1,30 @@
 """Guests whose process 1 is systemd, for units and packages; the control program is one of its services."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from . import rootfs
 from .guest import Guest
 from .lab import Lab
-from .qemu import Machine
+from .qemu import GIB, Machine
 
 PACKAGES = ("dbus", "man-db", "procps", "systemd-sysv")
 
 _INIT = "lab.init=systemd"
 
 
-def guest(lab: Lab, files: Mapping[str, Path]) -> Guest:
+def guest(lab: Lab, files: Mapping[str, Path], packages: Sequence[str] = (), memory_bytes: int = GIB) -> Guest:
     """Returns a guest with systemd, to be used in a `with` block.
 
     `files` (name in the guest to file on the host) lie under /lab, beside the control program. `thermocline` is not
-    among them.
+    among them. `packages` are added to the image.
     """
     console = lab.directory / f"{lab.kernel.name}-console.log"
     console.unlink(missing_ok=True)
     return Guest(
         lab.kernel,
-        Machine(cmdline=_INIT),
-        root=rootfs.image(PACKAGES),
+        Machine(cmdline=_INIT, memory_bytes=memory_bytes),
+        root=rootfs.image((*PACKAGES, *packages)),
         binaries={"labguest": lab.program("labguest"), **files},
         console=console,
     )

@@ -7,6 +7,7 @@ mod attack;
 mod content;
 mod control;
 mod crowd;
+mod end_thread;
 mod inspect;
 mod latencies;
 mod linux;
@@ -59,6 +60,8 @@ enum Command {
     Marks(marks::Arguments),
     /// As a user without privileges, attack the agent's listener and files
     Attack(attack::Arguments),
+    /// End one thread of another process, which goes on without it
+    EndThread(end_thread::Arguments),
     /// Report the limits, zswap parameters and DAMON threads that are set on this machine
     Inspect(inspect::Arguments),
 }
@@ -78,6 +81,7 @@ fn main() -> ExitCode {
         Command::Waits(arguments) => waits::run(&arguments),
         Command::Marks(arguments) => marks::run(&arguments),
         Command::Attack(arguments) => attack::run(&arguments),
+        Command::EndThread(arguments) => end_thread::run(&arguments),
         Command::Inspect(arguments) => inspect::run(&arguments),
     };
     match done {
