@@ -63,7 +63,7 @@ fn beside_working_set(job: &Job) -> Bytes {
 
 /// The operator's value of a file that now reads `current`.
 fn own_low(context: &Context, file: &std::path::Path, current: Bytes) -> Bytes {
-    context.undo.original(file).and_then(|text| text.parse().ok()).map_or(current, Bytes)
+    context.undo.operators(file, &current.0.to_string()).parse().map_or(Bytes(u64::MAX), Bytes)
 }
 
 fn set(context: &mut Context, file: PathBuf, required: Bytes, own: Bytes) {

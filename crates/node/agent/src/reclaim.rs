@@ -99,7 +99,7 @@ pub fn reclaim(job: &Job, context: &mut Context, amount: Bytes, bias: AnonFileBi
         AnonFileBias::FileOnly => 0,
         AnonFileBias::Swappiness(swappiness) => swappiness,
     };
-    let request = Request { cgroup: job.path(), amount, swappiness };
+    let request = Request { cgroup: job.path(), id: job.cgroup.id(), amount, swappiness };
     let asked = context.kernel.reclaimer.ask(request);
     asked.map_err(|source| kernel::Error::Io { path: job.cgroup.path().to_owned(), op: "reclaim from", source })
 }

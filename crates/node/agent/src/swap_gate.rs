@@ -7,6 +7,7 @@
 use std::path::PathBuf;
 
 use config::AtLimit;
+use kernel::cgroup::Limit;
 use units::{Bytes, Pages};
 
 use crate::context::Context;
@@ -41,11 +42,11 @@ fn limit_to(job: &Job, context: &mut Context, more: Bytes) {
     let path = file(job);
     let Ok(Some(used)) = job.cgroup.swap_current() else { return };
     // The operator's own limit holds for the agent's requests as well.
-    let own = context.undo.original(&path).and_then(|text| text.parse().ok()).map_or(Bytes(u64::MAX), Bytes);
-    let own = match job.cgroup.swap_max() {
-        Ok(Some(kernel::cgroup::Limit::Bytes(now))) if context.undo.original(&path).is_none() => own.min(now),
-        _ => own,
+    let now = match job.cgroup.swap_max() {
+        Ok(Some(Limit::Bytes(now))) => now.0.to_string(),
+        _ => "max".to_owned(),
     };
+    let own = context.undo.operators(&path, &now).parse().map_or(Bytes(u64::MAX), Bytes);
     if own <= used && more == Bytes::ZERO && context.undo.original(&path).is_none() {
         return;
     }

@@ -189,6 +189,14 @@ impl UndoLog {
         self.contents.settings.get(path).map(|setting| setting.original.clone())
     }
 
+    /// The operator's value of a kernel file that now contains `current`: its original content if the agent wrote `current`, and
+    /// otherwise `current`, which another process has written since.
+    #[must_use]
+    pub fn operators(&self, path: &Path, current: &str) -> String {
+        let setting = self.contents.settings.get(path).filter(|setting| setting.ours.iter().any(|ours| same_value(ours, current)));
+        setting.map_or(current, |setting| &setting.original).to_owned()
+    }
+
     /// Sets a kernel file after storing its original content.
     ///
     /// # Errors

@@ -61,7 +61,10 @@ impl Effects {
             Kind::Operator(group, setting, value) => {
                 let value = operators_value(*setting, *value);
                 let name = format!("{}/{}", directory(&machine.groups[*group].path), SETTINGS[*setting]);
-                machine.set(&name, &value)?;
+                // To write the value that the agent has set changes nothing that anybody could tell.
+                if machine.setting(&name).as_deref() != Some(&value) {
+                    machine.set(&name, &value)?;
+                }
                 return Ok(());
             }
             Kind::OperatorZswap(enabled) => {

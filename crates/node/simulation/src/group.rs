@@ -100,6 +100,8 @@ pub struct Group {
     pub peaks: [u64; 3],
     /// Anonymous pages that were idle before this turn.
     pub idle_before: u64,
+    /// The most that were idle before a turn since the last scan.
+    pub idle_most: u64,
     /// Those that were idle at the last scan.
     pub cold: u64,
     /// Anonymous pages asked for since the last scan.

@@ -141,8 +141,9 @@ impl Machine {
         let count = count.min(FRAMES - self.frames_used);
         let group = &mut self.groups[at];
         (group.alive, group.frame, group.counters) = (true, self.frames_used, Counters::default());
-        (group.peaks, group.idle_before, group.cold, group.asked) = ([0; 3], 0, 0, 0);
+        (group.peaks, group.idle_before, group.idle_most, group.cold, group.asked) = ([0; 3], 0, 0, 0, 0);
         group.populate(count, &mut self.rng, now);
+        group.peaks[0] = group.resident();
         self.frames_used += count;
         let (directory, own) = (kernel_files::directory(&group.path), group.own.clone());
         let path = self.root.join(&directory);
@@ -185,6 +186,7 @@ impl Machine {
         for group in self.groups.iter_mut().filter(|group| group.alive) {
             group.access(now, &mut self.rng);
             group.idle_before = group.idle();
+            group.idle_most = group.idle_most.max(group.idle_before);
             group.peaks = [group.resident(), group.peaks[0], group.peaks[1]];
         }
         self.publish()
@@ -321,12 +323,15 @@ impl Machine {
         self.swap_pages.saturating_sub(self.groups.iter().map(Group::swapped).sum())
     }
 
-    /// Carries out a request for reclaim.
+    /// Carries out a request for reclaim, if the cgroup is still the one with this id.
     ///
     /// # Errors
     /// If the kernel fails it.
-    pub fn reclaim(&mut self, path: &str, bytes: u64, swappiness: u8) -> io::Result<()> {
+    pub fn reclaim(&mut self, path: &str, id: u64, bytes: u64, swappiness: u8) -> io::Result<()> {
         let pages = bytes / PAGE;
+        if self.groups.iter().any(|group| group.path == path && group.id != id) {
+            return Ok(());
+        }
         let outcome = match self.answer {
             Answer::Fails => Err(io::Error::from_raw_os_error(5)),
             Answer::Nothing => Ok(()),

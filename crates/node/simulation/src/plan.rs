@@ -243,6 +243,7 @@ fn draw_group(path: &str, role: Role, rng: &mut Rng) -> (Group, usize) {
         counters: crate::group::Counters::default(),
         peaks: [0; 3],
         idle_before: 0,
+        idle_most: 0,
         cold: 0,
         asked: 0,
     };

@@ -33,6 +33,13 @@ pub fn settings(machine: &Machine, now: &BTreeMap<String, String>, all: bool) ->
     if all {
         machine.own.iter().for_each(|(name, own)| compare(name, own));
     }
+    // A job's protection, and that of the cgroups above it, may be raised and is never lowered.
+    for group in machine.groups.iter().filter(|group| group.alive && !all && group.may_be_set(0)) {
+        let now = now.get(&format!("{}/{}", directory(&group.path), SETTINGS[0])).and_then(|now| now.parse::<u64>().ok());
+        if let Some((now, own)) = now.zip(group.own[0].parse().ok()).filter(|(now, own)| now < own) {
+            broken.push(format!("{}: memory.low is {now}, the operator's value is {own}", group.path));
+        }
+    }
     broken
 }
 
@@ -56,9 +63,9 @@ pub fn requests(machine: &mut Machine, allowed: Allowed) -> Vec<String> {
     let reserve = machine.swap_pages / SWAP_RESERVE_PARTS;
     if allowed.scanned {
         for group in &mut machine.groups {
-            // What was idle when it measured is not known exactly.
-            group.cold = if allowed.slow_scans { group.resident() } else { group.idle_before };
-            group.asked = 0;
+            // In which of the turns since the last one it measured is not known.
+            group.cold = if allowed.slow_scans { group.idle_most } else { group.idle_before };
+            (group.asked, group.idle_most) = (0, 0);
         }
     }
     for request in machine.requests.clone() {

@@ -170,7 +170,7 @@ impl<'a> Run<'a> {
             Ok(mut agent) => {
                 let machine = Arc::clone(&self.machine);
                 agent.ask_reclaim_by(Box::new(move |request| {
-                    machine::lock(&machine).reclaim(request.cgroup, request.amount.0, request.swappiness)
+                    machine::lock(&machine).reclaim(request.cgroup, request.id, request.amount.0, request.swappiness)
                 }));
                 let deadlines = agent.begin_turns(None);
                 self.outcome.starts += 1;

@@ -94,9 +94,13 @@ fn open_generation(files: &LruGen, memcg: u64, node: &Node) -> Result<()> {
 /// A kernel without swappiness is not asked for page cache while there is swap space: it would swap.
 ///
 /// # Errors
-/// Any error of `memory.reclaim`.
-pub fn reclaim(roots: &Roots, cgroup: &str, amount: Bytes, swappiness: u8) -> Result<ReclaimOutcome> {
+/// [`kernel::Error::Gone`] if the cgroup with that id no longer exists, even if there is another with its path; any error of
+/// `memory.reclaim`.
+pub fn reclaim(roots: &Roots, cgroup: &str, id: u64, amount: Bytes, swappiness: u8) -> Result<ReclaimOutcome> {
     let cgroup = Cgroup::open(&CgroupRoot::probe(roots)?, cgroup)?;
+    if cgroup.id() != id {
+        return Err(kernel::Error::Gone { path: cgroup.path().to_owned() });
+    }
     match cgroup.reclaim(amount, Some(Swappiness::Value(swappiness))) {
         Err(error) if error.is_unsupported() => {
             // `thermocline doctor` reports the missing feature; here it would be reported in every period.
@@ -113,6 +117,18 @@ pub fn reclaim(roots: &Roots, cgroup: &str, amount: Bytes, swappiness: u8) -> Re
 mod tests {
     use super::*;
     use crate::testing::Machine;
+
+    #[test]
+    fn a_cgroup_that_was_made_again_is_not_asked() {
+        let machine = Machine::new();
+        machine.put("sys/fs/cgroup/a/memory.reclaim", "");
+        let id = Cgroup::open(&CgroupRoot::probe(&machine.roots).unwrap(), "/a").unwrap().id();
+        let error = reclaim(&machine.roots, "/a", id + 1, Bytes(4096), 200).unwrap_err();
+        assert!(error.is_gone(), "{error}");
+        assert_eq!(machine.get("sys/fs/cgroup/a/memory.reclaim"), "");
+        assert_eq!(reclaim(&machine.roots, "/a", id, Bytes(4096), 200).unwrap(), ReclaimOutcome::Done);
+        assert_eq!(machine.get("sys/fs/cgroup/a/memory.reclaim"), "4096 swappiness=200");
+    }
 
     #[test]
     fn the_oldest_pages_are_evicted_or_become_old() {

@@ -1,7 +1,7 @@
 //! The child process that asks `memory.reclaim`. In a hot cgroup the kernel may search for more than a minute, and only killing the
 //! process that made the request stops that. One child serves all requests: to start one for each would cost more than most of them.
 //!
-//! They talk over a pair of sockets, a line each: the child reads `BYTES SWAPPINESS CGROUP`, and answers with the microseconds of CPU
+//! They talk over a pair of sockets, a line each: the child reads `BYTES SWAPPINESS ID CGROUP`, and answers with the microseconds of CPU
 //! that it has used so far. Names of cgroups have no newlines: the kernel refuses them (`cgroup_mkdir`, `kernel/cgroup/cgroup.c`).
 
 use std::io::{self, BufRead, BufReader, Write};
@@ -24,6 +24,9 @@ pub const CHILD_COMMAND: &str = "reclaim-child";
 pub struct Request<'a> {
     /// The cgroup, relative to the cgroup root.
     pub cgroup: &'a str,
+    /// The kernel's id of the cgroup. Nothing is asked of another one that was made with the same path since: what was found idle
+    /// was not found in it.
+    pub id: u64,
     /// How much to reclaim.
     pub amount: Bytes,
     /// 0: only page cache; 200: anonymous memory first.
@@ -136,16 +139,17 @@ impl Drop for Running {
 
 impl std::fmt::Display for Request<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{} {} {}", self.amount.0, self.swappiness, self.cgroup)
+        write!(f, "{} {} {} {}", self.amount.0, self.swappiness, self.id, self.cgroup)
     }
 }
 
 impl<'a> Request<'a> {
     fn parse(line: &'a str) -> Option<Self> {
-        let mut words = line.splitn(3, ' ');
+        let mut words = line.splitn(4, ' ');
         let amount = Bytes(words.next()?.parse().ok()?);
         let swappiness = words.next()?.parse().ok()?;
-        Some(Self { cgroup: words.next()?, amount, swappiness })
+        let id = words.next()?.parse().ok()?;
+        Some(Self { cgroup: words.next()?, id, amount, swappiness })
     }
 }
 
@@ -163,7 +167,7 @@ pub fn child(roots: &Roots, parent: u32) -> kernel::Result<()> {
     for line in stdin.lines() {
         let line = line.map_err(failed)?;
         let Some(request) = Request::parse(&line) else { return Err(failed(io::ErrorKind::InvalidData.into())) };
-        let outcome = super::lru::reclaim(roots, request.cgroup, request.amount, request.swappiness);
+        let outcome = super::lru::reclaim(roots, request.cgroup, request.id, request.amount, request.swappiness);
         // The cgroup may have ended: nothing is left to reclaim, and the agent will notice.
         if let Err(error) = outcome
             && !error.is_gone()
@@ -180,7 +184,7 @@ pub fn child(roots: &Roots, parent: u32) -> kernel::Result<()> {
 mod tests {
     use super::*;
 
-    const REQUEST: Request<'_> = Request { cgroup: "/a b", amount: Bytes(4096), swappiness: 200 };
+    const REQUEST: Request<'_> = Request { cgroup: "/a b", id: 7, amount: Bytes(4096), swappiness: 200 };
 
     fn reclaimer(command: fn() -> io::Result<Command>, request_max: Duration) -> Reclaimer {
         Reclaimer { command, request_max, running: None, instead: None }
@@ -194,9 +198,9 @@ mod tests {
 
     #[test]
     fn requests_are_read_as_they_were_written() {
-        assert_eq!(REQUEST.to_string(), "4096 200 /a b");
+        assert_eq!(REQUEST.to_string(), "4096 200 7 /a b");
         assert_eq!(Request::parse(&REQUEST.to_string()), Some(REQUEST));
-        for bad in ["", "1", "1 2", "x 2 /a", "1 300 /a"] {
+        for bad in ["", "1", "1 2", "1 2 /a", "x 2 7 /a", "1 300 7 /a", "1 2 x /a"] {
             assert_eq!(Request::parse(bad), None, "{bad:?}");
         }
     }

@@ -81,6 +81,16 @@ fn deferred_settings_are_on_the_stored_list_before_they_are_set() {
 }
 
 #[test]
+fn what_another_process_has_set_since_is_the_operators_value() {
+    let fixture = Fixture::new("0");
+    let mut log = fixture.reopen();
+    assert_eq!(log.operators(&fixture.low(), "0"), "0");
+    log.set(&fixture.low(), "8192").unwrap();
+    assert_eq!(log.operators(&fixture.low(), "8192"), "0");
+    assert_eq!(log.operators(&fixture.low(), "4096000"), "4096000");
+}
+
+#[test]
 fn values_that_others_changed_are_left_alone() {
     let fixture = Fixture::new("0");
     let mut log = fixture.reopen();

@@ -290,11 +290,12 @@ fn decided_elsewhere(job: &Job, context: &Context) -> Option<Veto> {
 
 /// The operator's own `memory.low` or `memory.min`, whichever is larger; what the agent set itself does not count.
 fn protected(job: &Job, context: &Context) -> kernel::Result<Bytes> {
-    let file = job.cgroup.path().join("memory.low");
-    let own = context.undo.original(&file).and_then(|text| text.parse().ok()).map(Bytes);
-    let low = match own {
-        Some(own) => own,
-        None => bytes(job.cgroup.low()?),
+    let low = match job.cgroup.low()? {
+        Limit::Bytes(current) => {
+            let own = context.undo.operators(&job.cgroup.path().join("memory.low"), &current.0.to_string());
+            own.parse().map_or(Bytes(u64::MAX), Bytes)
+        }
+        Limit::Max => Bytes(u64::MAX),
     };
     Ok(low.max(bytes(job.cgroup.min()?)))
 }

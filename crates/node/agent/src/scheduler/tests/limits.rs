@@ -186,6 +186,22 @@ fn an_ancestor_that_the_operator_excluded_is_left_alone_and_the_effective_protec
 }
 
 #[test]
+fn what_an_operator_sets_while_the_agent_protects_is_kept() {
+    let machine = nested();
+    let mut agent = nested_agent(&machine, "");
+    decide(&mut agent, &machine);
+    let given = 4 * low(&machine, "/s/t/a");
+    for cgroup in ["/s/t/a", "/s"] {
+        machine.set(cgroup, "memory.low", &given.to_string());
+    }
+    decide(&mut agent, &machine);
+    assert_eq!(low(&machine, "/s/t/a"), given);
+    assert!(low(&machine, "/s") > given, "its children claim more");
+    agent.stop();
+    assert_eq!((low(&machine, "/s/t/a"), low(&machine, "/s"), low(&machine, "/s/t")), (given, given, 0));
+}
+
+#[test]
 fn page_cache_in_use_and_kernel_memory_are_protected_as_well() {
     let machine = machine_with_job();
     machine.set(JOB, "memory.stat", "anon 819200\nfile 500000\nactive_file 300000\nkernel 40000\nsock 1000");
