@@ -12,7 +12,11 @@ SCENARIO ?=
 KERNEL ?=
 TRACE ?=
 SIMULATE ?=
+BASE ?=
+PAIRS ?=
+TARGET ?=
 SEEDS ?= 400
+SECONDS ?= 840
 ARENA ?=
 
 .PHONY: help
@@ -124,9 +128,17 @@ simulate: toolchain ## the agent on a simulated kernel, with faults from SEEDS= 
 	mkdir -p target/simulate
 	cargo run --locked -p thermocline-sim --bin thermocline-sim -- --seeds $(SEEDS) --result target/simulate/result.json
 
+.PHONY: fuzz
+fuzz: toolchain ## everything that reads bytes from outside, by libFuzzer: SECONDS= for all targets together, TARGET= for some; target/fuzz/result.json
+	tools/fuzz $(SECONDS) $(TARGET)
+
 .PHONY: attack-local
 attack-local: toolchain venv lab-setup-stock ## a user without privileges against the agent's listener, locks, files and socket, in a guest; 2 minutes
 	$(THERMOLAB) run attack_local --kernel 6.12
+
+.PHONY: soak
+soak: toolchain venv lab-setup-stock ## jobs whose every page is checked while faults happen, in a guest: THERMOCLINE_SOAK_SECONDS= (600), KERNEL=; target/lab/soak/result.json
+	$(THERMOLAB) run soak --kernel $(or $(KERNEL),6.12)
 
 .PHONY: test-confined
 test-confined: toolchain venv lab-setup-stock ## user, capabilities and seccomp of every process, and a dead thread of each service, in a guest with systemd (an image is made); minutes
@@ -159,6 +171,11 @@ arena: toolchain venv lab-setup-stock ## Thermocline beside its peers on ten pro
 .PHONY: bench
 bench: toolchain ## native benchmarks; figures in target/bench/native.json
 	cargo run --release --locked -p thermocline-bench -- --out target/bench/native.json
+
+.PHONY: ab
+ab: toolchain ## the native benchmarks of this tree beside those of BASE=rev, in turn, as ratios with intervals; target/bench/ab.json
+	@test -n "$(BASE)" || { echo "name the revision to compare with: make ab BASE=v0.1.0" >&2; exit 1; }
+	tools/ab $(BASE) $(PAIRS)
 
 .PHONY: bench-model
 bench-model: toolchain ## the fleet model against reading the same memory, and numpy, numba and DuckDB; target/bench/model.json

@@ -14,7 +14,7 @@ def test_the_tests_of_the_promises_exist(page: str, columns: int, fewest: int) -
     assert all(len(row) == columns for row in rows), "every table of the page is one of promises"
     promises = [row[-1] for row in rows if row[-1].strip() != "test"]
     assert len(promises) > fewest
-    rust = "\n".join(path.read_text() for path in (TREE / "crates").rglob("*.rs"))
+    rust = "\n".join(path.read_text() for folder in ("crates", "fuzz") for path in (TREE / folder).rglob("*.rs"))
     makefile = (TREE / "Makefile").read_text()
     for promise in promises:
         names = re.findall(r"`([^`]+)`", promise)

@@ -62,6 +62,9 @@ struct Arguments {
     /// Measure only the agent at the size of a server
     #[arg(long, conflicts_with_all = ["model", "pool", "resolution", "objective"])]
     scale: bool,
+    /// Leave out the agent at the size of a server, which takes most of the time
+    #[arg(long, conflicts_with_all = ["scale", "model", "pool", "resolution", "objective"])]
+    without_scale: bool,
     #[arg(long, hide = true, requires = "scale_files")]
     scale_agent: Option<String>,
     #[arg(long, hide = true)]
@@ -110,7 +113,9 @@ fn main() -> Result<ExitCode> {
     }
     let beside = arguments.out.parent().unwrap_or(Path::new(""));
     std::fs::create_dir_all(beside)?;
-    report.scale = Some(scale::bench(beside)?);
+    if !arguments.without_scale {
+        report.scale = Some(scale::bench(beside)?);
+    }
     print!("{}", report.table());
     write(&arguments.out, &(serde_json::to_string_pretty(&report)? + "\n"))?;
     let missed = report.missed();

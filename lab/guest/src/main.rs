@@ -16,6 +16,7 @@ mod mappers;
 mod marks;
 mod rounding;
 mod sessions;
+mod verify;
 mod waits;
 mod workload;
 mod zipf;
@@ -54,6 +55,8 @@ enum Command {
     Nodes(workload::NodesArguments),
     /// Map a file that other processes map as well, and access a part of it
     Mappers(mappers::Arguments),
+    /// Check again and again that memory is as it was written
+    Verify(verify::Arguments),
     /// Time how long the kernel makes a process with idle memory wait
     Waits(waits::Arguments),
     /// Hold marks in memory, or search for them in a node's physical memory
@@ -78,6 +81,7 @@ fn main() -> ExitCode {
         Command::Accesses(arguments) => workload::accesses(&arguments),
         Command::Nodes(arguments) => workload::nodes(&arguments),
         Command::Mappers(arguments) => mappers::run(&arguments),
+        Command::Verify(arguments) => verify::run(&arguments),
         Command::Waits(arguments) => waits::run(&arguments),
         Command::Marks(arguments) => marks::run(&arguments),
         Command::Attack(arguments) => attack::run(&arguments),

@@ -61,7 +61,7 @@ impl Effects {
             Kind::Operator(group, setting, value) => {
                 let value = operators_value(*setting, *value);
                 let name = format!("{}/{}", directory(&machine.groups[*group].path), SETTINGS[*setting]);
-                // To write the value that the agent has set changes nothing that anybody could tell.
+                // The value that the agent has set already is not written again: nothing would distinguish that from the agent's own write.
                 if machine.setting(&name).as_deref() != Some(&value) {
                     machine.set(&name, &value)?;
                 }

@@ -19,7 +19,7 @@ const FOUND: [(u64, &str); 8] = [
     (121, "a cgroup that was made again within a turn had no size by which requests to it could be judged"),
     (146, "a slow scan's bound was taken after the requests that it is to bound"),
     (383, "an error of the agent: memory.low that an operator set while the agent had set it was ignored, and lowered"),
-    (245, "an operator who writes what the agent has set cannot be told from it"),
+    (245, "a write of the value that the agent has set already cannot be distinguished from the agent's"),
 ];
 
 #[test]

@@ -1,0 +1,154 @@
+"""Reclaim before memory is short, against reclaim when it is (SDFM section 3.2): four ways with the same DRAM.
+
+A server answers at a fixed rate while jobs begin, rest and end beside it; together they want more than the machine has.
+Each way has a guest of its own: no swap at all, zswap with the kernel's own reclaim, `memory.high` on all jobs, and
+Thermocline with its default class. Of each: latency of the server beside its own latency before the jobs, direct
+reclaims (`allocstall`), stall, processes killed, and free DRAM over time.
+"""
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from thermolab import loads, node, services
+from thermolab.guest import Guest
+from thermolab.lab import Lab
+from thermolab.qemu import MIB, Machine, SwapDisk
+
+KERNELS = ("6.12",)
+MORE_IS_BETTER = ("free_bytes_mean",)
+
+MACHINE_MIB = 512
+KEYS, RATE = 20_000, 300
+ALONE_SECONDS, JUDGED_SECONDS = 20, 150
+JOB_MIB, JOB_HOT_MIB = 72, 4
+"""A job fills its memory and then rests: only its hot part is read."""
+JOBS_AT_ONCE, JOB_EVERY_SECONDS = 6, 6
+HIGH_MIB = 260
+"""`memory.high` of all jobs together: what the server and the kernel leave."""
+
+_SWAP = SwapDisk(512 * MIB)
+_FREE = "/run/free"
+_RULE = node.Job("/batch/*")
+_SETTINGS: node.Settings = {"cold_age.warmup": "4s", "agent.scan_period": "1s", "agent.control_period": "1s"}
+
+SAMPLE = "while :; do grep MemFree /proc/meminfo >>$0; sleep 1; done"
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """How memory is found for the next job."""
+
+    swap: bool
+    prepare: Callable[[Guest], object] = lambda _: None
+    agent: bool = False
+
+
+def _zswap(guest: Guest) -> None:
+    guest.write("/sys/module/zswap/parameters/enabled", "Y")
+
+
+def _high(guest: Guest) -> None:
+    _zswap(guest)
+    guest.write(f"{guest.cgroup('batch')}/memory.high", str(HIGH_MIB * MIB))
+
+
+WAYS = {
+    "no_swap": Way(swap=False),
+    "kernel": Way(swap=True, prepare=_zswap),
+    "memory_high": Way(swap=True, prepare=_high),
+    "thermocline": Way(swap=True, agent=True),
+}
+
+
+def run(lab: Lab) -> dict[str, Any]:
+    """Measures each way."""
+    figures: dict[str, Any] = {}
+    for name, way in WAYS.items():
+        with lab.guest(Machine(memory_bytes=MACHINE_MIB * MIB, swap=_SWAP if way.swap else None)) as guest:
+            figures[name] = row = _measure(guest, way)
+        lab.say(
+            f"{name}: p99 {row['p99_ratio']:.2f} times that of the server alone, {row['allocstall']} direct reclaims, "
+            f"{row['free_bytes_mean'] / MIB:.0f} MiB free, {row['oom_kills']} killed, {row['jobs_begun']} jobs"
+        )
+    ours, kernel = figures["thermocline"], figures["kernel"]
+    lab.at_least("kernel.allocstall", kernel["allocstall"], 100)
+    lab.at_most("thermocline.oom_kills", ours["oom_kills"], kernel["oom_kills"])
+    lab.at_most("thermocline.allocstall", ours["allocstall"], kernel["allocstall"] / 2)
+    lab.at_least("thermocline.free_bytes_mean", ours["free_bytes_mean"], kernel["free_bytes_mean"])
+    lab.at_most("thermocline.p99_ratio", ours["p99_ratio"], kernel["p99_ratio"])
+    return figures
+
+
+def _measure(guest: Guest, way: Way) -> dict[str, Any]:
+    batch = guest.cgroup("batch")
+    guest.write(f"{batch}/cgroup.subtree_control", "+memory")
+    way.prepare(guest)
+    server = services.redis(guest)
+    load = loads.Requests(server, "redis", keys=KEYS)
+    load.fill()
+    alone = _p99(guest, load, ALONE_SECONDS)
+    if way.agent:
+        node.configure(guest, [_RULE], _SETTINGS)
+        guest.write("/run/agent.log", "")
+        guest.spawn(["thermocline", "agent"], stdout="/run/agent.log", stderr="/run/agent.log")
+    sampler = guest.spawn(["sh", "-c", SAMPLE, _FREE])
+    before = _counted(guest, server)
+    begun = guest.spawn(["sh", "-c", _jobs()], stdout="/run/begun", stderr="/dev/null")
+    beside = _p99(guest, load, JUDGED_SECONDS)
+    after = _counted(guest, server)
+    for pid in (begun, sampler):
+        guest.kill(pid, 9)
+    free = [int(line.split()[1]) * 1024 for line in guest.read(_FREE).splitlines()]
+    guest.keep(_FREE)
+    if way.agent:
+        guest.keep("/run/agent.log")
+    return {
+        "p99_ratio": beside / alone,
+        "free_bytes_mean": sum(free) / len(free),
+        "free_bytes_min": min(free),
+        "jobs_begun": len(guest.read("/run/begun").splitlines()),
+        **{key: after[key] - before[key] for key in after},
+    }
+
+
+def _jobs() -> str:
+    """A script that begins jobs; each fills its memory, rests, and ends some jobs later."""
+    regions = [
+        {"name": "resting", "bytes": JOB_MIB * MIB, "kind": "anon", "pattern": {"never": True}},
+        {"name": "hot", "bytes": JOB_HOT_MIB * MIB, "kind": "anon", "pattern": {"period_ms": 500}},
+    ]
+    spec = json.dumps({"seed": 4, "regions": regions})
+    return f"""
+        echo '{spec}' >/run/job.json
+        n=0
+        while :; do
+          n=$((n+1)); c=/sys/fs/cgroup/batch/$n; mkdir $c
+          sh -c "echo 0 >$c/cgroup.procs; exec labguest workload /run/job.json" >/dev/null 2>&1 &
+          echo $n
+          old=$((n-{JOBS_AT_ONCE}))
+          [ $old -gt 0 ] && echo 1 >/sys/fs/cgroup/batch/$old/cgroup.kill
+          [ $old -gt 1 ] && rmdir /sys/fs/cgroup/batch/$((old-1))
+          sleep {JOB_EVERY_SECONDS}
+        done"""
+
+
+def _p99(guest: Guest, load: loads.Requests, seconds: int) -> float:
+    """The server's latency at a fixed rate, in microseconds; the last line of a load's output is of the whole run."""
+    pid = load.start(seconds, RATE)
+    guest.wait_exit(pid, timeout_s=10 * seconds)
+    summary = json.loads(guest.read(load.out).splitlines()[-1])
+    guest.keep(load.out)
+    return float(summary["p99_us"])
+
+
+def _counted(guest: Guest, server: services.Service) -> dict[str, int]:
+    events = guest.flat_keyed("/proc/vmstat")
+    pressure = [line for line in guest.read(f"{server.cgroup}/memory.pressure").splitlines() if line.startswith("some")]
+    return {
+        "allocstall": sum(count for key, count in events.items() if key.startswith("allocstall")),
+        "oom_kills": events["oom_kill"],
+        "swap_ins": events["pswpin"] + events.get("zswpin", 0),
+        "server_stall_us": int(pressure[0].rpartition("=")[2]),
+    }
