@@ -20,6 +20,8 @@ const ROOMS: &[(&str, u8)] = &[
     ("thermocline-kernel", 1),
     ("thermocline-config", 2),
     ("thermocline-trackers", 3),
+    // Control laws on access traces: no kernel, no agent.
+    ("thermocline-arena", 3),
     ("thermocline-agent", 4),
     // Reads the agent's journals; the agent does not know it.
     ("thermocline-advise", 5),
