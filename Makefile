@@ -168,6 +168,13 @@ lint: toolchain venv ## formatting, clippy, ruff, mypy, the project's vocabulary
 arena: toolchain venv lab-setup-stock ## Thermocline beside its peers on ten programs in guests, at equal time lost: target/bench/arena.json, arena.html; 3 hours (ARENA="--mix five")
 	cd lab && ../$(PYTHON) -m arena $(ARENA)
 
+.PHONY: arena-simulate
+arena-simulate: toolchain ## control laws on generated access traces, with our constants varied: target/bench/arena-simulated.json, bit for bit the same; 5 minutes
+	cargo build --locked -p thermocline
+	mkdir -p target/bench
+	$(BUILT)/debug/thermocline arena --sensitivity --format json > target/bench/arena-simulated.json.new
+	mv target/bench/arena-simulated.json.new target/bench/arena-simulated.json
+
 .PHONY: bench
 bench: toolchain ## native benchmarks; figures in target/bench/native.json
 	cargo run --release --locked -p thermocline-bench -- --out target/bench/native.json

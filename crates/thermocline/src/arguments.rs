@@ -9,6 +9,7 @@ use crate::fleet::model::arguments::Model;
 use crate::fleet::rollout::arguments::RolloutCommand;
 use crate::fleet::traces::TraceCommand;
 use crate::machine::agent::AgentArguments;
+use crate::machine::arena::Arena;
 use crate::machine::configuration::ConfigCommand;
 use crate::machine::import::Import;
 use crate::machine::observe::Observe;
@@ -69,6 +70,8 @@ pub(crate) enum Command {
     Report(ReportArguments),
     /// Measure how often memory is accessed and how much of it slow memory could hold; moves nothing
     Rates(Rates),
+    /// Compare control laws of far memory on access traces, at equal time lost; the same scores at every run
+    Arena(Arena),
     /// List, show, validate, merge, export and compact traces
     #[command(subcommand)]
     Trace(TraceCommand),

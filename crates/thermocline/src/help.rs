@@ -15,15 +15,15 @@ const GROUPS: [(&str, &[&str]); 5] = [
         "This machine",
         &["doctor", "observe", "setup", "import", "run", "agent", "status", "top", "explain", "hint", "trial", "report", "replay"],
     ),
-    ("What if", &["plan", "rates", "model"]),
+    ("What if", &["plan", "rates", "model", "arena"]),
     ("Fleet", &["trace", "experiment", "rollout"]),
     ("Pool", &["pool"]),
     ("Configuration and documentation", &["config", "completions", "man"]),
 ];
 
 /// Commands that no configuration of the agent affects, with all below them.
-const WITHOUT_CONFIGURATION: [&[&str]; 6] =
-    [&["completions"], &["man"], &["import"], &["pool"], &["rollout", "keygen"], &["rollout", "plan"]];
+const WITHOUT_CONFIGURATION: [&[&str]; 7] =
+    [&["completions"], &["man"], &["import"], &["arena"], &["pool"], &["rollout", "keygen"], &["rollout", "plan"]];
 
 /// An example of each command.
 const EXAMPLES: &[&str] = &[
@@ -43,6 +43,9 @@ const EXAMPLES: &[&str] = &[
     "thermocline plan --risk 0.1% --job '/web.slice/*'",
     "thermocline rates --job /system.slice/redis.service --all --latency 300ns",
     "thermocline model --trace /srv/traces --what-if promotion_rate=0.5%",
+    "thermocline arena",
+    "thermocline arena --workload zipf --law auto --law script",
+    "thermocline arena --trace sessions.access",
     "thermocline trace list /srv/traces",
     "thermocline trace show /srv/traces",
     "thermocline trace validate s3://bucket/prefix",

@@ -21,7 +21,9 @@ mod values;
 
 use arguments::{Arguments, Command};
 use fleet::{experiment, model, rollout, traces};
-use machine::{agent as node_agent, configuration, doctor, import, observe, plan, rates, replay, report, run, setup, status, top, trial};
+use machine::{
+    agent as node_agent, arena, configuration, doctor, import, observe, plan, rates, replay, report, run, setup, status, top, trial,
+};
 
 fn main() -> ExitCode {
     env_logger::Builder::from_env(env_logger::Env::default().filter_or("THERMOCLINE_LOG", "info")).format_target(false).init();
@@ -63,6 +65,7 @@ fn dispatch(arguments: Arguments) -> Result<ExitCode> {
         Command::Plan(plan) => plan::plan(&roots, &configuration.load()?, format, &plan)?,
         Command::Report(arguments) => report::report(&configuration.load()?, format, &arguments)?,
         Command::Rates(rates) => return rates::rates(&roots, &configuration.load()?, format, &rates),
+        Command::Arena(arguments) => arena::arena(format, &arguments)?,
         Command::Trace(trace) => return traces::run(&configuration.load()?, format, &trace),
         Command::Model(model) => model::model(&configuration.load()?, format, &model)?,
         Command::Experiment(experiment) => experiment::experiment(&configuration.load()?, format, &experiment)?,

@@ -1,6 +1,7 @@
 //! Commands about this machine: what it can do, the agent and its jobs, and advice from what the agent recorded.
 
 pub(crate) mod agent;
+pub(crate) mod arena;
 pub(crate) mod configuration;
 pub(crate) mod doctor;
 pub(crate) mod import;

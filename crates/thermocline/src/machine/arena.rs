@@ -1,0 +1,248 @@
+//! `thermocline arena`: control laws on access traces.
+
+use std::fmt::Write;
+use std::fs::File;
+use std::io::BufReader;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use arena::contenders::Contender;
+use arena::contest::{LEVELS, Results, Workload, compete, saved};
+use arena::kernel::Costs;
+use arena::programs::PROGRAMS;
+use arena::sensitivity::{Sensitivity, sensitivity};
+use arena::text;
+use arena::trace::Trace;
+use clap::Args;
+use serde::Serialize;
+
+use crate::options::Format;
+use crate::output::print;
+use crate::values::duration;
+
+#[derive(Debug, Args)]
+pub(crate) struct Arena {
+    /// Run only this generated workload; may be given several times [default: all, or none if there is a trace]
+    #[arg(long = "workload", value_name = "NAME")]
+    workloads: Vec<String>,
+    /// Run only laws whose name contains this text; may be given several times
+    #[arg(long = "law", value_name = "NAME")]
+    laws: Vec<String>,
+    /// Run on the access trace in this file, too; may be given several times (docs/arena.md has the format)
+    #[arg(long = "trace", value_name = "FILE")]
+    traces: Vec<PathBuf>,
+    /// Seed of generated workloads, of samples and of DAMON's regions
+    #[arg(long, value_name = "NUMBER", default_value_t = 1)]
+    seed: u64,
+    /// What an access waits for a page from zswap
+    #[arg(long, value_name = "TIME", default_value = "120us", value_parser = duration)]
+    zswap_latency: Duration,
+    /// What an access waits for a page from a swap device or from its file
+    #[arg(long, value_name = "TIME", default_value = "500us", value_parser = duration)]
+    device_latency: Duration,
+    /// Vary the constants of policy `auto`, each and on a grid; takes some minutes
+    #[arg(long)]
+    sensitivity: bool,
+    /// Write the access trace of the one workload that is named into this file, and run nothing
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["traces", "laws", "sensitivity"])]
+    export: Option<PathBuf>,
+}
+
+/// What is printed.
+#[derive(Serialize)]
+struct Report {
+    #[serde(flatten)]
+    results: Results,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    sensitivity: Option<Sensitivity>,
+}
+
+/// `thermocline arena`.
+pub(crate) fn arena(format: Format, arguments: &Arena) -> Result<()> {
+    let traces = traces(arguments)?;
+    if let Some(path) = &arguments.export {
+        return export(&traces, path);
+    }
+    let contenders = contenders(&arguments.laws)?;
+    let costs = costs(arguments)?;
+    let results = compete(&traces, &contenders, costs, arguments.seed, |name| log::info!("workload {name}"));
+    let sensitivity = arguments.sensitivity.then(|| {
+        log::info!("the constants of policy auto");
+        sensitivity(&traces, costs, arguments.seed)
+    });
+    let report = Report { results, sensitivity };
+    print(format, &report, || table(&report))
+}
+
+fn traces(arguments: &Arena) -> Result<Vec<Trace>> {
+    let known = || PROGRAMS.map(|program| program.name).join(", ");
+    if let Some(unknown) = arguments.workloads.iter().find(|name| PROGRAMS.iter().all(|program| program.name != name.as_str())) {
+        bail!("unknown workload {unknown:?}; the generated ones are: {}", known());
+    }
+    let all = arguments.workloads.is_empty() && arguments.traces.is_empty();
+    let chosen = PROGRAMS.iter().filter(|program| all || arguments.workloads.iter().any(|name| name == program.name));
+    let mut traces: Vec<Trace> = chosen.map(|program| program.trace(arguments.seed)).collect();
+    for path in &arguments.traces {
+        let trace = read(path)?;
+        if traces.iter().any(|other| other.name == trace.name) {
+            bail!("{}: there is another workload {:?}; change its line `name`", path.display(), trace.name);
+        }
+        traces.push(trace);
+    }
+    Ok(traces)
+}
+
+fn read(path: &Path) -> Result<Trace> {
+    let file = File::open(path).with_context(|| format!("cannot open {}", path.display()))?;
+    text::read(BufReader::new(file)).with_context(|| format!("{} is no access trace", path.display()))
+}
+
+fn export(traces: &[Trace], path: &Path) -> Result<()> {
+    let [trace] = traces else { bail!("--export writes one trace, and {} workloads are chosen; name one with --workload", traces.len()) };
+    std::fs::write(path, text::write(trace)).with_context(|| format!("cannot write {}", path.display()))
+}
+
+fn contenders(laws: &[String]) -> Result<Vec<Contender>> {
+    let mut all = Contender::all();
+    let matches = |one: &Contender, law: &String| one.name().to_lowercase().contains(&law.to_lowercase());
+    if let Some(unknown) = laws.iter().find(|law| !all.iter().any(|one| matches(one, law))) {
+        let mut names: Vec<&str> = all.iter().map(Contender::name).collect();
+        names.dedup();
+        bail!("no law's name contains {unknown:?}; there are: {}", names.join("; "));
+    }
+    all.retain(|one| laws.is_empty() || laws.iter().any(|law| matches(one, law)));
+    Ok(all)
+}
+
+fn costs(arguments: &Arena) -> Result<Costs> {
+    let us = |name: &str, latency: Duration| match u32::try_from(latency.as_micros()) {
+        Ok(us @ 1..=1_000_000) => Ok(us),
+        _ => bail!("{name} is {latency:?}; give 1us to 1s"),
+    };
+    Ok(Costs { zswap_us: us("--zswap-latency", arguments.zswap_latency)?, device_us: us("--device-latency", arguments.device_latency)? })
+}
+
+/// Names of laws, in the order of their rows.
+fn laws(workload: &Workload) -> Vec<&str> {
+    let mut names: Vec<&str> = workload.points.iter().map(|row| row.contender.as_str()).collect();
+    names.dedup();
+    names
+}
+
+fn mib(bytes: f64) -> String {
+    format!("{:.1}", bytes / f64::from(1 << 20))
+}
+
+fn table(report: &Report) -> String {
+    let results = &report.results;
+    let Costs { zswap_us, device_us } = results.charged_us;
+    let mut text = format!("simulated, seed {}; a page from zswap costs {zswap_us} us, from a device {device_us} us\n", results.seed);
+    for workload in &results.workloads {
+        text += &workload_table(workload);
+    }
+    text += &ranking(results);
+    if let Some(sensitivity) = &report.sensitivity {
+        text += &constants(sensitivity);
+    }
+    text
+}
+
+fn workload_table(workload: &Workload) -> String {
+    let mut text = format!("\n{}: occupies {}\n", workload.name, workload.occupied_bytes);
+    let _ =
+        writeln!(text, "  {:33} {:>17}    each intensity: MiB saved / share of time lost", "MiB saved at a loss of", "0.5%     1%     5%");
+    let line = |name: &str, at: [String; 3], rest: &str| format!("  {name:31} {:>6} {:>6} {:>6}   {rest}\n", at[0], at[1], at[2]);
+    let bound = LEVELS.map(|(_, level)| workload.oracle_saved_bytes.get(level).map_or_else(String::new, |&bytes| mib(bytes)));
+    text += &line("oracle", bound, "");
+    for law in laws(workload) {
+        let at = LEVELS.map(|(lost, _)| mib(saved(workload, law, lost)));
+        let rows = workload.points.iter().filter(|row| row.contender == law);
+        #[expect(clippy::cast_precision_loss, reason = "far below 2^52")]
+        let points = rows.map(|row| format!("{}/{:.2}%", mib(row.saved_bytes as f64), row.lost_ratio * 100.0));
+        text += &line(law, at, &points.collect::<Vec<_>>().join(" "));
+    }
+    text
+}
+
+fn ranking(results: &Results) -> String {
+    let mut text = "\nall workloads, geometric means\n".to_owned();
+    let _ = writeln!(text, "  {:31} {:>20}   {:>20}", "", "of the best peer at", "of the oracle at");
+    let _ = writeln!(text, "  {:31} {:>6} {:>6} {:>6}   {:>6} {:>6} {:>6}", "", "0.5%", "1%", "5%", "0.5%", "1%", "5%");
+    for law in results.workloads.first().map(laws).unwrap_or_default() {
+        let of = |level: &str| results.ranking.get(level).and_then(|rows| rows.get(law));
+        let ratios = LEVELS.map(|(_, level)| of(level).and_then(|rank| rank.geomean_ratio_to_best_peer));
+        let shares = LEVELS.map(|(_, level)| of(level).map(|rank| rank.geomean_share_of_oracle));
+        let column = |value: Option<f64>| value.map_or_else(|| format!("{:>6}", "-"), |value| format!("{value:>6.2}"));
+        let columns = |values: [Option<f64>; 3]| values.map(column).join(" ");
+        let _ = writeln!(text, "  {law:31} {}   {}", columns(ratios), columns(shares));
+    }
+    if let (Some(best), Some(ratio)) = (&results.best_policy_at_1pct, results.geomean_ratio_to_best_peer_at_1pct) {
+        let _ = writeln!(text, "\n{best} at 1% lost saves {ratio:.3} times what the best peer of each workload saves");
+        for (workload, ratio) in &results.ratio_to_best_peer_at_1pct {
+            let peer = results.best_peer_at_1pct.get(workload).map_or("", String::as_str);
+            let _ = writeln!(text, "  {workload:10} {ratio:.2} of {peer}");
+        }
+    }
+    text
+}
+
+fn constants(sensitivity: &Sensitivity) -> String {
+    let mut text = format!("\nconstants of policy {}: saved at 1% lost, as a multiple of that with defaults\n", sensitivity.policy);
+    let _ = writeln!(text, "  {:26} {:>8} {:>8}", "", "x0.5/off", "x2/on");
+    for effect in &sensitivity.effects {
+        let _ = writeln!(text, "  {:26} {:>8.3} {:>8.3}", effect.key, effect.halved, effect.doubled);
+    }
+    let factors: Vec<String> = sensitivity.tuned_factors.iter().map(|(key, factor)| format!("{key} x{factor}")).collect();
+    let tuned = if factors.is_empty() { "the defaults".to_owned() } else { factors.join(", ") };
+    let _ = writeln!(text, "  best of {} combinations: {:.3} ({tuned})", sensitivity.combinations, sensitivity.tuned);
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn arguments(line: &str) -> Arena {
+        use clap::Parser;
+        let words = ["thermocline", "arena"].into_iter().chain(line.split_ascii_whitespace());
+        match crate::arguments::Arguments::try_parse_from(words).unwrap().command {
+            crate::arguments::Command::Arena(arguments) => arguments,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn unknown_names_are_refused_with_those_that_exist() {
+        let error = traces(&arguments("--workload redis")).unwrap_err().to_string();
+        assert!(error.contains("\"redis\"") && error.contains("phases, zipf, drift"), "{error}");
+        let error = contenders(&arguments("--law tuner").laws).unwrap_err().to_string();
+        assert!(error.contains("\"tuner\"") && error.contains("MGLRU script; oomd senpai"), "{error}");
+        let error = costs(&arguments("--zswap-latency 2s")).unwrap_err().to_string();
+        assert!(error.contains("--zswap-latency is 2s"), "{error}");
+        let error = arena(Format::Text, &arguments("--export all.access")).unwrap_err().to_string();
+        assert!(error.contains("9 workloads are chosen"), "{error}");
+    }
+
+    #[test]
+    fn laws_are_chosen_by_a_part_of_their_names() {
+        let mut names: Vec<&str> = contenders(&["SCRIPT".to_owned(), "auto".to_owned()]).unwrap().iter().map(Contender::name).collect();
+        names.dedup();
+        assert_eq!(names, ["MGLRU script", "Thermocline auto", "Thermocline auto, sampled"]);
+    }
+
+    #[test]
+    fn an_exported_trace_gives_the_scores_of_the_workload() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("sandbox.access");
+        arena(Format::Text, &arguments(&format!("--workload sandbox --export {}", path.display()))).unwrap();
+        let laws = contenders(&["script".to_owned(), "auto".to_owned()]).unwrap();
+        let results = |line: &str| compete(&traces(&arguments(line)).unwrap(), &laws, Costs::default(), 1, |_| {});
+        let file = results(&format!("--trace {}", path.display()));
+        assert_eq!(file, results("--workload sandbox"));
+        let text = table(&Report { results: file, sensitivity: None });
+        assert!(text.contains("sandbox: occupies 90") && text.contains("oracle") && text.contains("of MGLRU script"), "{text}");
+        let twice = format!("--workload sandbox --trace {}", path.display());
+        assert!(traces(&arguments(&twice)).unwrap_err().to_string().contains("another workload \"sandbox\""));
+    }
+}
