@@ -51,10 +51,11 @@ pub struct Ours {
     pub sampled: bool,
 }
 
-const AGES_S: [u64; 3] = [1_800, 900, 360];
-const IDLE_S: [u64; 4] = [3_600, 1_800, 900, 360];
-const PRESSURES: [f64; 3] = [0.005, 0.01, 0.05];
-const LIMITS: [u64; 3] = [90, 75, 60];
+/// The guest arena's, and one of 60 minutes.
+const AGES_S: [u64; 4] = [3_600, 1_800, 900, 360];
+/// The guest arena's, and the target of TMO section 3.3.
+const PRESSURES: [f64; 4] = [0.001, 0.005, 0.01, 0.05];
+const LIMITS: [u64; 4] = [90, 75, 60, 45];
 const CLASSES: [Class; 3] = [Class::Conservative, Class::Standard, Class::Aggressive];
 /// Stall targets beyond those of the classes, up to the largest that the agent accepts: without them a policy would be compared at
 /// losses that it was never permitted.
@@ -94,7 +95,7 @@ impl Contender {
         all.extend(PRESSURES.map(Self::Senpai));
         all.extend(LIMITS.map(Self::MemoryHigh));
         all.extend(AGES_S.map(Self::DamonReclaim));
-        all.extend(IDLE_S.map(Self::IdleThreshold));
+        all.extend(AGES_S.map(Self::IdleThreshold));
         all.extend(PRESSURES.map(Self::KatalystPsi));
         for (policy, sampled) in [(Policy::ColdAge, false), (Policy::Auto, false), (Policy::Auto, true), (Policy::Pressure, false)] {
             all.extend(Ours::intensities(policy, sampled).into_iter().map(Self::Ours));

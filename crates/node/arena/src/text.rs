@@ -1,4 +1,4 @@
-//! The text form of an access trace, documented for users in `docs/arena.md`.
+//! The text form of an access trace, documented for users in `docs/arena-simulated.md`.
 //!
 //! ```text
 //! thermocline-access 1

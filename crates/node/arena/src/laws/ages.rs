@@ -81,6 +81,9 @@ impl Ages {
 
     /// Whether a group is tracked: a hash of its number, which a step of SplitMix64 mixes.
     fn tracks(&self, group: u32) -> bool {
+        if self.is_exact() {
+            return true;
+        }
         let mut mixed = (u64::from(group) ^ self.seed.rotate_left(32)).wrapping_add(0x9e37_79b9_7f4a_7c15);
         mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
@@ -148,10 +151,13 @@ impl Ages {
     /// Resident anonymous groups of at least this age, `most` pages at most, in the order of their numbers.
     #[must_use]
     pub fn old(&self, view: &View<'_>, threshold: Age, most: Pages) -> Vec<u32> {
+        // By [`Self::age`]: the scan of the last access was so many scans ago.
+        let scans = (view.interval() + 1) / self.scan_intervals;
+        let before = scans.saturating_sub(u32::from(threshold.0)) * self.scan_intervals;
         let is_old = |group: &u32| {
-            view.kind(*group) == Kind::Anon
+            view.last_access(*group).is_some_and(|last| last < before)
+                && view.kind(*group) == Kind::Anon
                 && view.place(*group) == Place::Resident
-                && view.last_access(*group).is_some_and(|last| self.age(view.interval(), last) >= threshold)
         };
         let groups = usize::try_from(most.0.div_ceil(view.group_pages())).unwrap_or(usize::MAX);
         (0..view.groups()).filter(is_old).take(groups).collect()

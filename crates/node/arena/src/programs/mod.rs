@@ -1,7 +1,7 @@
 //! Generated programs, which stand for those of the guest arena (`lab/arena/programs`). The same seed gives the same trace on every
 //! machine.
 //!
-//! Their sizes and rates are those of the guest arena's programs where these are known; what they leave out is in `docs/arena.md`.
+//! Their sizes and rates are those of the guest arena's programs where these are known; what they leave out is in `docs/arena-simulated.md`.
 
 mod builder;
 mod jobs;
