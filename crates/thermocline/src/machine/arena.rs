@@ -29,7 +29,7 @@ pub(crate) struct Arena {
     /// Run only laws whose name contains this text; may be given several times
     #[arg(long = "law", value_name = "NAME")]
     laws: Vec<String>,
-    /// Run on the access trace in this file, too; may be given several times (docs/arena.md has the format)
+    /// Run on the access trace in this file, too; may be given several times (docs/arena-simulated.md has the format)
     #[arg(long = "trace", value_name = "FILE")]
     traces: Vec<PathBuf>,
     /// Seed of generated workloads, of samples and of DAMON's regions
