@@ -38,6 +38,7 @@ READ_FILES = [
     "import {}",
     "plan {}",
     "report {}",
+    "arena --trace {}",
     "trace list {}",
     "trace show {}",
     "trace validate {}",
@@ -142,7 +143,11 @@ def test_every_command_has_help() -> None:
         assert done.returncode == 0 and "Usage: thermocline" in done.stdout, words
 
 
-BRIEFLY = {("observe",): ["--for", "1s"], ("rollout", "rehearse"): ["--machines", "20"]}
+BRIEFLY = {
+    ("observe",): ["--for", "1s"],
+    ("arena",): ["--workload", "drift", "--law", "script"],
+    ("rollout", "rehearse"): ["--machines", "20"],
+}
 """Arguments of commands that would go on, or compute for long."""
 
 
@@ -190,7 +195,10 @@ def test_nothing_found(arguments: str, tmp_path: Path) -> None:
     explained(run([*arguments.format(store).split(), *configured(tmp_path)], directory=tmp_path), 1, 2, 3)
 
 
-PRINTING = ["--help", "config show", "config example", "doctor", "model --generate 12", "completions bash"]
+PRINTING = [
+    *("--help", "config show", "config example", "doctor", "model --generate 12", "completions bash"),
+    "arena --workload drift --law script",
+]
 
 
 @pytest.mark.parametrize("arguments", [*PRINTING, *(f"completions {shell}" for shell in ("zsh", "fish", "elvish"))])

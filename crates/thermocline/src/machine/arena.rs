@@ -1,8 +1,8 @@
 //! `thermocline arena`: control laws on access traces.
 
-use std::fmt::Write;
+use std::fmt::Write as _;
 use std::fs::File;
-use std::io::BufReader;
+use std::io::{BufReader, Write as _};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use anyhow::{Context, Result, bail};
 use arena::contenders::Contender;
 use arena::contest::{LEVELS, Results, Workload, compete, saved};
 use arena::kernel::Costs;
-use arena::programs::PROGRAMS;
+use arena::programs::{PROGRAMS, SETTLE_SECONDS};
 use arena::sensitivity::{Sensitivity, sensitivity};
 use arena::text;
 use arena::trace::Trace;
@@ -35,6 +35,9 @@ pub(crate) struct Arena {
     /// Seed of generated workloads, of samples and of DAMON's regions
     #[arg(long, value_name = "NUMBER", default_value_t = 1)]
     seed: u64,
+    /// Length of generated workloads; the first 160s are not measured
+    #[arg(long, value_name = "TIME", default_value = "400s", value_parser = duration)]
+    duration: Duration,
     /// What an access waits for a page from zswap
     #[arg(long, value_name = "TIME", default_value = "120us", value_parser = duration)]
     zswap_latency: Duration,
@@ -82,7 +85,11 @@ fn traces(arguments: &Arena) -> Result<Vec<Trace>> {
     }
     let all = arguments.workloads.is_empty() && arguments.traces.is_empty();
     let chosen = PROGRAMS.iter().filter(|program| all || arguments.workloads.iter().any(|name| name == program.name));
-    let mut traces: Vec<Trace> = chosen.map(|program| program.trace(arguments.seed)).collect();
+    let seconds = match u32::try_from(arguments.duration.as_secs()) {
+        Ok(seconds) if (SETTLE_SECONDS + 1..=7_200).contains(&seconds) => seconds,
+        _ => bail!("--duration is {:?}; give 161s to 2h, of which 160s settle", arguments.duration),
+    };
+    let mut traces: Vec<Trace> = chosen.map(|program| program.trace_of(arguments.seed, seconds)).collect();
     for path in &arguments.traces {
         let trace = read(path)?;
         if traces.iter().any(|other| other.name == trace.name) {
@@ -100,7 +107,12 @@ fn read(path: &Path) -> Result<Trace> {
 
 fn export(traces: &[Trace], path: &Path) -> Result<()> {
     let [trace] = traces else { bail!("--export writes one trace, and {} workloads are chosen; name one with --workload", traces.len()) };
-    std::fs::write(path, text::write(trace)).with_context(|| format!("cannot write {}", path.display()))
+    let failed = || format!("cannot write {}", path.display());
+    let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    // Beside its place and then renamed: a full disk leaves no trace that is cut.
+    let mut file = tempfile::NamedTempFile::new_in(directory).with_context(failed)?;
+    file.write_all(text::write(trace).as_bytes()).with_context(failed)?;
+    file.persist(path).map(drop).map_err(|error| error.error).with_context(failed)
 }
 
 fn contenders(laws: &[String]) -> Result<Vec<Contender>> {
@@ -220,6 +232,8 @@ mod tests {
         assert!(error.contains("\"tuner\"") && error.contains("MGLRU script; oomd senpai"), "{error}");
         let error = costs(&arguments("--zswap-latency 2s")).unwrap_err().to_string();
         assert!(error.contains("--zswap-latency is 2s"), "{error}");
+        let error = traces(&arguments("--duration 160s")).unwrap_err().to_string();
+        assert!(error.contains("--duration is 160s; give 161s to 2h"), "{error}");
         let error = arena(Format::Text, &arguments("--export all.access")).unwrap_err().to_string();
         assert!(error.contains("9 workloads are chosen"), "{error}");
     }

@@ -9,9 +9,8 @@ use crate::trace::{Group, Interval, Kind, Trace};
 /// Pages of 4 KiB in a MiB.
 pub(super) const PAGES_PER_MIB: u32 = 256;
 
-/// Intervals of a second; 160 settle, as in the guest arena.
-pub(super) const INTERVALS: u32 = 400;
-const SETTLE: u32 = 160;
+/// Intervals of a second that settle, as in the guest arena.
+pub(super) const SETTLE: u32 = 160;
 
 /// The guest arena's compression of time: a second stands for a minute.
 const COMPRESSION: u32 = 60;
@@ -25,8 +24,8 @@ pub(super) struct Builder {
 }
 
 impl Builder {
-    pub(super) fn new(seed: u64) -> Self {
-        let intervals = (0..INTERVALS).map(|_| Interval::default()).collect();
+    pub(super) fn new(seed: u64, intervals: u32) -> Self {
+        let intervals = (0..intervals).map(|_| Interval::default()).collect();
         Self { random: fastrand::Rng::with_seed(seed), groups: Vec::new(), intervals }
     }
 
@@ -46,6 +45,11 @@ impl Builder {
         let more = (mib * PAGES_PER_MIB) as usize;
         self.groups.resize(self.groups.len() + more, Group { kind: Kind::File, compressed: RatioPpm::ONE });
         first..self.len()
+    }
+
+    /// Intervals of the trace.
+    pub(super) fn intervals(&self) -> u32 {
+        u32::try_from(self.intervals.len()).unwrap_or(u32::MAX)
     }
 
     fn len(&self) -> u32 {
@@ -73,7 +77,7 @@ impl Builder {
             let mut at = 0.0;
             loop {
                 at -= libm::log(1.0 - self.random.f64()) / rate;
-                if at >= f64::from(INTERVALS) {
+                if at >= f64::from(self.intervals()) {
                     break;
                 }
                 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "between 0 and the number of intervals")]

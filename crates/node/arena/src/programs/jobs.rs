@@ -1,6 +1,6 @@
 //! Batch jobs, and programs that wait.
 
-use super::builder::{Builder, INTERVALS, PAGES_PER_MIB};
+use super::builder::{Builder, PAGES_PER_MIB};
 
 /// As the guest arena's program of the same name.
 pub(super) fn phases(builder: &mut Builder) {
@@ -8,7 +8,7 @@ pub(super) fn phases(builder: &mut Builder) {
     builder.access(0, hot.start..phases.end);
     builder.access(1, never);
     builder.poisson(warm, 0.02, 0.5);
-    for at in 0..INTERVALS {
+    for at in 0..builder.intervals() {
         builder.access(at, hot.clone());
         if at / 40 % 2 == 0 {
             builder.access(at, phases.clone());
@@ -24,7 +24,7 @@ pub(super) fn collector(builder: &mut Builder) {
     builder.access(0, code.start..waste.end);
     let in_use = sessions.start..sessions.start + 9 * PAGES_PER_MIB;
     let part = (young.end - young.start) / 3;
-    for at in 0..INTERVALS {
+    for at in 0..builder.intervals() {
         // Code, class data and stacks: a quarter of them at each second.
         let hot = code.start..code.start + 6 * PAGES_PER_MIB;
         builder.access(at, hot);
@@ -47,7 +47,7 @@ pub(super) fn build(builder: &mut Builder) {
     let (compiler, headers, sources, outputs) = (builder.file(16), builder.file(12), builder.file(8), builder.file(24));
     builder.access(0, headers.start..sources.end);
     let own = 10 * PAGES_PER_MIB;
-    for at in 0..INTERVALS {
+    for at in 0..builder.intervals() {
         builder.access(at, shell.start..shell.start + 64);
         let process = processes.start + at / 2 % 2 * own;
         builder.access(at, process..process + own);
@@ -82,7 +82,7 @@ pub(super) fn sandbox(builder: &mut Builder) {
             builder.access(at, libraries.clone());
         }
         let timer = heap.start..heap.start + 40;
-        for at in (begin + 25..INTERVALS).filter(|at| at % 10 == number) {
+        for at in (begin + 25..builder.intervals()).filter(|at| at % 10 == number) {
             builder.access(at, timer.clone());
         }
         // A request needs a third of the heap and half of the libraries.
@@ -93,9 +93,9 @@ pub(super) fn sandbox(builder: &mut Builder) {
 
 /// Parts that are used at a period each.
 pub(super) fn periodic(builder: &mut Builder) {
-    for (number, period) in (0..).zip([1, 5, 10, 20, 40, 60, 80, 160, INTERVALS]) {
+    for (number, period) in (0..).zip([1, 5, 10, 20, 40, 60, 80, 160, builder.intervals()]) {
         let part = builder.anon(8, 40);
-        for at in (number..INTERVALS).step_by(period as usize) {
+        for at in (number..builder.intervals()).step_by(period as usize) {
             builder.access(at, part.clone());
         }
     }

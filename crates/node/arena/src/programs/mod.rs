@@ -9,6 +9,12 @@ mod servers;
 
 use crate::trace::Trace;
 
+/// Length of a trace unless another one is asked for: as long as a guest of the arena is watched.
+pub const SECONDS: u32 = 400;
+
+/// Seconds that settle and are not measured.
+pub const SETTLE_SECONDS: u32 = builder::SETTLE;
+
 /// One program.
 #[derive(Clone, Copy, Debug)]
 pub struct Program {
@@ -20,12 +26,18 @@ pub struct Program {
 }
 
 impl Program {
-    /// Its trace.
+    /// Its trace of [`SECONDS`].
     #[must_use]
     pub fn trace(&self, seed: u64) -> Trace {
+        self.trace_of(seed, SECONDS)
+    }
+
+    /// Its trace of so many seconds, of which [`SETTLE_SECONDS`] settle.
+    #[must_use]
+    pub fn trace_of(&self, seed: u64, seconds: u32) -> Trace {
         // Each program has numbers of its own, so that one can be changed without the others.
         let own = self.name.bytes().fold(seed, |mixed, byte| mixed.wrapping_mul(0x0100_0000_01b3) ^ u64::from(byte));
-        let mut builder = builder::Builder::new(own);
+        let mut builder = builder::Builder::new(own, seconds);
         (self.generate)(&mut builder);
         builder.finish(self.name)
     }

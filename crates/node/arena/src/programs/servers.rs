@@ -1,6 +1,6 @@
 //! Servers, which answer requests at a fixed rate.
 
-use super::builder::{Builder, INTERVALS, PAGES_PER_MIB, Zipf};
+use super::builder::{Builder, PAGES_PER_MIB, Zipf};
 
 /// Values of 1.2 KiB in the mean, of which three share a page; the hash table and the buffers are hot.
 pub(super) fn zipf(builder: &mut Builder) {
@@ -11,7 +11,7 @@ pub(super) fn zipf(builder: &mut Builder) {
     let mut places: Vec<u32> = (0..KEYS).map(|key| values.start + key % (values.end - values.start)).collect();
     builder.random.shuffle(&mut places);
     let ranks = Zipf::new(KEYS, 0.99);
-    for at in 0..INTERVALS {
+    for at in 0..builder.intervals() {
         builder.access(at, server.start..server.start + 3 * PAGES_PER_MIB);
         for _ in 0..300 {
             let rank = ranks.draw(&mut builder.random);
@@ -26,7 +26,7 @@ pub(super) fn drift(builder: &mut Builder) {
     const ROWS: u32 = 36_000;
     let (interpreter, rows, index) = (builder.anon(10, 40), builder.file(47), builder.file(1));
     builder.access(0, interpreter.start..index.end);
-    for at in 0..INTERVALS {
+    for at in 0..builder.intervals() {
         builder.access(at, interpreter.start..interpreter.start + 2 * PAGES_PER_MIB);
         for _ in 0..60 {
             let uniform = 1.0 - builder.random.f64();
@@ -49,7 +49,7 @@ pub(super) fn scan(builder: &mut Builder) {
     builder.access(0, server.start..buffers.end);
     builder.poisson(buffers, 0.005, 0.3);
     let (per_second, hash_per_second) = ((table.end - table.start) / 12, (hash.end - hash.start) / 12);
-    for at in 0..INTERVALS {
+    for at in 0..builder.intervals() {
         builder.access(at, server.start..server.start + PAGES_PER_MIB);
         let (query, second) = (at / 50, at % 50);
         if second < 12 {
@@ -77,7 +77,7 @@ pub(super) fn weights(builder: &mut Builder) {
     let (server, layers, experts) = (builder.anon(4, 40), builder.anon(24, 110), builder.anon(48, 110));
     builder.access(0, server.start..experts.end);
     builder.poisson(experts, 0.01, 0.1);
-    for at in 0..INTERVALS {
+    for at in 0..builder.intervals() {
         builder.access(at, server.clone());
         if at % 2 == 0 {
             builder.access(at, layers.clone());
