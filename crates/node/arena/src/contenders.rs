@@ -14,6 +14,7 @@ use crate::laws::mglru_script::MglruScript;
 use crate::laws::senpai::Senpai;
 use crate::laws::thermocline::Thermocline;
 use crate::laws::tuning::{Constants, Policy};
+use crate::laws::twice_cold::TwiceCold;
 use crate::trace::Trace;
 
 /// Tracker `sampled`: one in so many pages of a job of about 100 MiB, as the agent's default gives it among sixteen such jobs.
@@ -36,6 +37,8 @@ pub enum Contender {
     KatalystPsi(f64),
     /// One of our policies.
     Ours(Ours),
+    /// A candidate: one of our policies, with a second threshold behind zswap.
+    TwiceCold(Ours),
 }
 
 /// One of our policies at one intensity.
@@ -55,6 +58,8 @@ pub struct Ours {
 const AGES_S: [u64; 4] = [3_600, 1_800, 900, 360];
 /// The guest arena's, and the target of TMO section 3.3.
 const PRESSURES: [f64; 4] = [0.001, 0.005, 0.01, 0.05];
+/// The second threshold of the candidate: idle for an hour of a production machine.
+const TWICE_COLD_S: u64 = 3_600;
 const LIMITS: [u64; 4] = [90, 75, 60, 45];
 const CLASSES: [Class; 3] = [Class::Conservative, Class::Standard, Class::Aggressive];
 /// Stall targets beyond those of the classes, up to the largest that the agent accepts: without them a policy would be compared at
@@ -100,6 +105,7 @@ impl Contender {
         for (policy, sampled) in [(Policy::ColdAge, false), (Policy::Auto, false), (Policy::Auto, true), (Policy::Pressure, false)] {
             all.extend(Ours::intensities(policy, sampled).into_iter().map(Self::Ours));
         }
+        all.extend(Ours::intensities(Policy::Auto, false).into_iter().map(Self::TwiceCold));
         all
     }
 
@@ -117,6 +123,7 @@ impl Contender {
             Self::Ours(Ours { policy: Policy::Auto, sampled: false, .. }) => "Thermocline auto",
             Self::Ours(Ours { policy: Policy::Auto, sampled: true, .. }) => "Thermocline auto, sampled",
             Self::Ours(Ours { policy: Policy::Pressure, .. }) => "Thermocline pressure",
+            Self::TwiceCold(_) => "candidate: auto, twice cold",
         }
     }
 
@@ -124,6 +131,12 @@ impl Contender {
     #[must_use]
     pub fn is_ours(&self) -> bool {
         matches!(self, Self::Ours(_))
+    }
+
+    /// Whether it belongs to a product other than ours: a candidate belongs to none.
+    #[must_use]
+    pub fn is_peer(&self) -> bool {
+        !matches!(self, Self::Ours(_) | Self::TwiceCold(_))
     }
 
     /// A new law on a trace. Its times are divided by the trace's compression, as ours are.
@@ -139,6 +152,10 @@ impl Contender {
             Self::IdleThreshold(idle_s) => Box::new(IdleThreshold::new(seconds(idle_s), seconds(60))),
             Self::KatalystPsi(threshold) => Box::new(KatalystPsi::new(threshold, seconds(30))),
             Self::Ours(ours) => Box::new(ours.law(ours.constants(trace), trace, seed)),
+            Self::TwiceCold(ours) => {
+                let first = ours.law(ours.constants(trace), trace, seed);
+                Box::new(TwiceCold::new(first, seconds(TWICE_COLD_S), seconds(120)))
+            }
         }
     }
 }
@@ -150,8 +167,10 @@ impl fmt::Display for Contender {
             Self::MglruScript(age_s) | Self::DamonReclaim(age_s) | Self::IdleThreshold(age_s) => write!(f, "{} min", age_s / 60),
             Self::Senpai(share) | Self::KatalystPsi(share) => write!(f, "{} %", share * 100.0),
             Self::MemoryHigh(percent) => write!(f, "{percent} %"),
-            Self::Ours(Ours { stall_target: Some(target), .. }) => write!(f, "{} %", f64::from(target.0) / 1e4),
-            Self::Ours(Ours { class, .. }) => write!(f, "{}", class.as_str()),
+            Self::Ours(Ours { stall_target: Some(target), .. }) | Self::TwiceCold(Ours { stall_target: Some(target), .. }) => {
+                write!(f, "{} %", f64::from(target.0) / 1e4)
+            }
+            Self::Ours(Ours { class, .. }) | Self::TwiceCold(Ours { class, .. }) => write!(f, "{}", class.as_str()),
         }
     }
 }

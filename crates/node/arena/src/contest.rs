@@ -113,19 +113,19 @@ pub fn compete(traces: &[Trace], contenders: &[Contender], costs: Costs, seed: u
         geomean_ratio_to_best_peer_at_1pct: None,
         workloads_behind_by_5pct: Vec::new(),
     };
-    let (ours, peers) = names(contenders);
+    let ours = names(contenders, Contender::is_ours);
+    let peers = names(contenders, Contender::is_peer);
     if !ours.is_empty() && !peers.is_empty() {
         compare_best(&mut results, &ours, &peers);
     }
     results
 }
 
-/// Names of our laws, and of peers.
-fn names(contenders: &[Contender]) -> (Vec<&'static str>, Vec<&'static str>) {
-    let mut all: Vec<(&str, bool)> = contenders.iter().map(|one| (one.name(), one.is_ours())).collect();
-    all.dedup();
-    let of = |wanted: bool| all.iter().filter(|(_, ours)| *ours == wanted).map(|(name, _)| *name).collect();
-    (of(true), of(false))
+/// Names of the laws for which something holds.
+fn names(contenders: &[Contender], holds: impl Fn(&Contender) -> bool) -> Vec<&'static str> {
+    let mut names: Vec<&str> = contenders.iter().filter(|one| holds(one)).map(Contender::name).collect();
+    names.dedup();
+    names
 }
 
 fn compare_best(results: &mut Results, ours: &[&str], peers: &[&str]) {
@@ -191,7 +191,7 @@ fn ratio(workload: &Workload, who: &str, peers: &[&str], lost: f64) -> f64 {
 }
 
 fn ranking(workloads: &[Workload], contenders: &[Contender], lost: f64, level: &str) -> BTreeMap<String, Rank> {
-    let (ours, peers) = names(contenders);
+    let peers = names(contenders, Contender::is_peer);
     let rank = |who: &str| {
         let ratios: Vec<f64> = workloads.iter().map(|workload| ratio(workload, who, &peers, lost)).collect();
         let share = |workload: &Workload| {
@@ -204,5 +204,5 @@ fn ranking(workloads: &[Workload], contenders: &[Contender], lost: f64, level: &
             geomean_share_of_oracle: geomean(&workloads.iter().map(share).collect::<Vec<_>>()),
         }
     };
-    ours.iter().chain(&peers).map(|&who| (who.to_owned(), rank(who))).collect()
+    names(contenders, |_| true).into_iter().map(|who| (who.to_owned(), rank(who))).collect()
 }

@@ -237,6 +237,14 @@ impl<'a> Kernel<'a> {
                     }
                 }
             }
+            Request::WriteBack(groups) => {
+                for &group in groups {
+                    if self.place(group) == Place::Zswap {
+                        self.pool -= self.stored(group);
+                        self.states[group as usize].place = Place::Device;
+                    }
+                }
+            }
             &Request::Zswap(zswap) => self.zswap = zswap,
         }
     }

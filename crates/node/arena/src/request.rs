@@ -27,6 +27,8 @@ pub enum Request {
     },
     /// `process_madvise(MADV_PAGEOUT)`, or DAMON's `pageout`: these groups, accessed or not.
     PageOut(Vec<u32>),
+    /// A lower `memory.zswap.max`, by which zswap writes these groups back to the device: its oldest entries.
+    WriteBack(Vec<u32>),
     /// `memory.zswap.max`: whether zswap stores what is swapped out from now on; otherwise it goes to the device.
     Zswap(bool),
 }

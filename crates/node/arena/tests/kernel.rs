@@ -25,13 +25,14 @@ fn request(number: u8, groups: u32, random: &mut fastrand::Rng) -> Request {
         2 => Request::Reclaim { bytes, bias: AnonFileBias::Swappiness(random.u8(0..=200)) },
         3 => Request::Reclaim { bytes, bias: AnonFileBias::FileOnly },
         4 => Request::Zswap(random.bool()),
+        5 => Request::WriteBack((0..random.u32(0..20)).map(|_| random.u32(0..groups)).collect()),
         _ => Request::PageOut((0..random.u32(0..20)).map(|_| random.u32(0..groups)).collect()),
     }
 }
 
 proptest! {
     #[test]
-    fn no_group_is_lost(seed in any::<u64>(), requests in prop::collection::vec(0u8..6, 1..60)) {
+    fn no_group_is_lost(seed in any::<u64>(), requests in prop::collection::vec(0u8..7, 1..60)) {
         let mut random = fastrand::Rng::with_seed(seed);
         let kinds = (0..200).map(|at| Group { compressed: RatioPpm(random.u32(1..1_300_000)), ..group(Kind::ALL[at % 2]) }).collect();
         let mut trace = trace(kinds, (0..requests.len()).map(|_| Vec::new()).collect());

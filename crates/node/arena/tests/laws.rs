@@ -10,6 +10,7 @@ use arena::laws::mglru_script::MglruScript;
 use arena::laws::senpai::Senpai;
 use arena::laws::thermocline::Thermocline;
 use arena::laws::tuning::{Constants, Policy};
+use arena::laws::twice_cold::TwiceCold;
 use arena::trace::{Group, Interval, Kind, Trace};
 use arena::view::View;
 use config::Class;
@@ -149,4 +150,21 @@ fn memory_that_does_not_compress_goes_to_the_device_and_costs_more() {
     assert_eq!(kernel.saved(), Bytes(1_000 * 4_096));
     kernel.access();
     assert_eq!((kernel.counters().lost_us, kernel.saved()), (500_000, Bytes::ZERO));
+}
+
+#[test]
+fn what_is_twice_cold_leaves_the_pool_for_the_device() {
+    let trace = program(4_000, 8_000, Kind::Anon, THIRD, 120);
+    let first = Thermocline::new(Policy::Auto, Constants::of(Class::Standard, &trace), 1_000, 1, 1);
+    let mut law = TwiceCold::new(first, 60_000, 2_000);
+    let mut kernel = Kernel::new(&trace, Costs::default());
+    for at in 0..120 {
+        kernel.access();
+        law.step(&View::new(&kernel)).iter().for_each(|request| kernel.carry_out(request));
+        let view = View::new(&kernel);
+        let far = if at < 61 { Place::Zswap } else { Place::Device };
+        assert!((4_000..12_000).all(|group| view.place(group) == Place::Resident || view.place(group) == far), "{at}");
+        kernel.next_interval();
+    }
+    assert_eq!(kernel.saved(), Bytes(8_000 * 4_096));
 }

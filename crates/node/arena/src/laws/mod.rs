@@ -10,3 +10,4 @@ pub mod pace;
 pub mod senpai;
 pub mod thermocline;
 pub mod tuning;
+pub mod twice_cold;
