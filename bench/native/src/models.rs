@@ -4,23 +4,20 @@ use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::hint::black_box;
 use std::num::NonZero;
-use std::path::Path;
 
 use anyhow::{Context, Result};
 use model::fleet::{Account, By, Label, Model, Source, all, run};
 use model::generate::Fleet;
-use model::grid::{Grid, Setup};
+use model::grid::{Grid, PAIRS_MAX, Setup};
 use model::series::Series;
-use model::traces::Traces;
 use policy::thresholds::Thresholds;
 use serde::Serialize;
-use store::Store;
-use trace::compact::Compactor;
-use trace::{Basis, Merge};
 use units::{Millis, RatioPpm};
 
 use crate::machine::Machine;
 use crate::measure::{self, Effort};
+
+mod forms;
 
 /// Concurrent jobs of the fleet held in memory: a week of them is some 110 MB, which exceeds all caches.
 const JOBS: u64 = 200;
@@ -28,7 +25,10 @@ const DAYS: u32 = 7;
 /// Fleet sizes for the growth of the cost, one day of each.
 const GROWTH: [u64; 3] = [1_000, 10_000, 100_000];
 
-/// Figures of `make bench-model`. All are per second of CPU time, i.e. per core.
+/// The largest grid measured: percentiles x warm-ups.
+const LARGEST: (u32, u32) = (240, 200);
+
+/// Figures of `make bench-model`. All are per second of CPU time, i.e. per core, except where the name says otherwise.
 #[derive(Debug, Serialize)]
 pub(crate) struct ModelReport {
     machine: Machine,
@@ -38,16 +38,17 @@ pub(crate) struct ModelReport {
     entries_per_second_per_core_memory: f64,
     /// One pair of percentile and warm-up.
     entries_per_second_per_core_memory_one_pair: f64,
-    /// 10 by 10, unpacked from a compacted file.
-    entries_per_second_per_core_compacted: f64,
-    /// 10 by 10, decoded from Parquet as written by agents.
-    entries_per_second_per_core_parquet: f64,
+    /// 10 by 10, from every form on disk.
+    #[serde(flatten)]
+    forms: forms::Forms,
     /// Entries per second of summing the same columns.
     bound: f64,
-    /// Ratio of the first to the bound, measured alternately.
-    ratio_to_bound: f64,
+    /// Time of 10 by 10 in memory relative to the bound, measured alternately.
+    read_bound_ratio: f64,
     /// Time for 10 x 10 pairs relative to one pair.
     cost_ratio_100_configs: f64,
+    /// Time for [`LARGEST`] relative to one pair: of as many passes as its pairs need.
+    cost_ratio_48000_configs: f64,
     /// The same for other grids: percentiles x warm-ups.
     cost_ratios: BTreeMap<String, f64>,
     /// Generating and replaying a day of fleets, 10 x 10 pairs, on one thread.
@@ -93,9 +94,16 @@ impl Source for Held {
 
 /// Returns a grid of percentiles from 90 % and warm-ups from zero to four hours.
 fn grid(percentiles: u32, warmups: u32) -> Result<Grid> {
-    let ks = (0..percentiles).map(|k| RatioPpm(900_000 + k * 100_000 / percentiles.max(1))).collect();
-    let ss = (0..warmups).map(|s| Millis(u64::from(s) * 14_400_000 / u64::from(warmups.max(1)))).collect();
-    Ok(Grid::new(ks, ss)?)
+    let mut passes = grids((percentiles, warmups), usize::MAX)?;
+    passes.pop().context("a grid of no percentiles")
+}
+
+/// Returns such a grid in grids of at most `pairs_max` pairs.
+fn grids((percentiles, warmups): (u32, u32), pairs_max: usize) -> Result<Vec<Grid>> {
+    let ks: Vec<_> = (0..percentiles).map(|k| RatioPpm(900_000 + k * 100_000 / percentiles.max(1))).collect();
+    let ss: Vec<_> = (0..warmups).map(|s| Millis(u64::from(s) * 14_400_000 / u64::from(warmups.max(1)))).collect();
+    let percentiles_max = (pairs_max / ss.len().max(1)).max(1);
+    ks.chunks(percentiles_max).map(|ks| Ok(Grid::new(ks.to_vec(), ss.clone())?)).collect()
 }
 
 const SETUPS: [Setup; 1] = [Setup::new(RatioPpm(2_000))];
@@ -126,7 +134,7 @@ pub(crate) fn bench(machine: Machine, effort: Effort) -> Result<ModelReport> {
         entries
     };
     eprintln!("measuring {entries} entries in memory");
-    let (memory, bound, ratio_to_bound) = measure::compare(effort, &mut || replay(&held, &hundred, &thresholds), &mut sum_up)?;
+    let (memory, bound, speed) = measure::compare(effort, &mut || replay(&held, &hundred, &thresholds), &mut sum_up)?;
     let one = grid(1, 1)?;
     let (mut cost_ratios, mut rates_of_one) = (BTreeMap::new(), Vec::new());
     for (k, s) in [(10, 10), (100, 1), (1, 100), (100, 100)] {
@@ -137,20 +145,18 @@ pub(crate) fn bench(machine: Machine, effort: Effort) -> Result<ModelReport> {
         cost_ratios.insert(format!("{k}x{s}"), 1.0 / speed);
         rates_of_one.push(rate);
     }
-    eprintln!("measuring Parquet");
-    let directory = tempfile::tempdir()?;
-    for machine in 0..fleet.machines() {
-        fleet.record(machine, directory.path())?;
-    }
-    let traces = Traces::open(&[directory.path().to_owned()])?;
+    let passes = grids(LARGEST, PAIRS_MAX)?;
+    eprintln!("measuring {} x {} pairs in {} passes", LARGEST.0, LARGEST.1, passes.len());
     let few = Effort { runs: effort.runs.min(3) };
-    let parquet = measure::median_rate(few, &mut || replay(&traces, &hundred, &thresholds))?;
-    eprintln!("measuring a compacted file");
-    let packed = directory.path().join("packed");
-    compact(directory.path(), &packed.join("compacted.parquet"), fleet.basis())?;
-    let compacted = Traces::open(&[packed])?;
-    let compacted = measure::median_rate(few, &mut || replay(&compacted, &hundred, &thresholds))?;
+    let mut in_passes = || {
+        passes.iter().for_each(|grid| {
+            replay(&held, grid, &thresholds);
+        });
+        entries
+    };
+    let (.., speed_of_largest) = measure::compare(few, &mut in_passes, &mut || replay(&held, &one, &thresholds))?;
     drop(held);
+    let forms = forms::bench(effort, &fleet, &hundred)?;
     let growth = GROWTH.iter().map(|&jobs| grow(jobs, &hundred, thresholds)).collect::<Result<_>>()?;
     Ok(ModelReport {
         machine,
@@ -158,26 +164,14 @@ pub(crate) fn bench(machine: Machine, effort: Effort) -> Result<ModelReport> {
         bytes_per_entry: bytes / entries.max(1),
         entries_per_second_per_core_memory: memory,
         entries_per_second_per_core_memory_one_pair: rates_of_one.first().copied().unwrap_or_default(),
-        entries_per_second_per_core_compacted: compacted,
-        entries_per_second_per_core_parquet: parquet,
+        forms,
         bound,
-        ratio_to_bound,
+        read_bound_ratio: 1.0 / speed,
         cost_ratio_100_configs: cost_ratios.get("10x10").copied().unwrap_or_default(),
+        cost_ratio_48000_configs: 1.0 / speed_of_largest,
         cost_ratios,
         growth,
     })
-}
-
-/// Compacts the traces below a directory into one file.
-fn compact(directory: &Path, out: &Path, basis: Basis) -> Result<()> {
-    let store = Store::open(&directory.to_string_lossy())?;
-    let files = store.list(trace::EXTENSION)?.into_iter().map(|object| directory.join(object.path));
-    let mut compactor = Compactor::create(out, basis)?;
-    for entry in Merge::of(files)? {
-        compactor.push(entry?)?;
-    }
-    compactor.finish()?;
-    Ok(())
 }
 
 /// Generates and replays one day of a fleet of this size.
