@@ -86,6 +86,23 @@ pub struct Row<'a> {
     pub origin: Origin,
 }
 
+/// A row without its histograms.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct NewRow {
+    /// Age of the job at the end of the entry.
+    pub(crate) age_ms: Millis,
+    /// Duration of the entry.
+    pub(crate) window_ms: Millis,
+    /// The oldest age that the tracker distinguished; 0 if unknown.
+    pub(crate) resolved_to: Age,
+    /// Pages of the sample; 0 if all pages were counted.
+    pub(crate) sampled: u32,
+}
+
+fn clamped(window_ms: Millis) -> u32 {
+    u32::try_from(window_ms.0).unwrap_or(WINDOW_MS_MAX).min(WINDOW_MS_MAX)
+}
+
 /// Returns the buckets of the histogram with these suffix sums.
 pub fn buckets(sums: &[u32]) -> impl Iterator<Item = u32> {
     let above = sums.iter().skip(1).chain(std::iter::once(&0));
@@ -123,13 +140,12 @@ impl Series {
     /// Sets how the ages of the last entry were obtained; without this call they are exact. `resolved_to` is 0 if unknown,
     /// `sampled` is 0 if all pages were counted.
     pub fn set_origin(&mut self, tracker: &str, resolved_to: Age, sampled: u32) {
-        let Some(last) = self.origins.last_mut() else { return };
-        let known = self.trackers.iter().position(|known| known == tracker);
-        let index = known.unwrap_or_else(|| {
-            self.trackers.push(tracker.to_owned());
-            self.trackers.len() - 1
-        });
-        *last = Origin::new(&self.thresholds, u8::try_from(index).unwrap_or(u8::MAX), resolved_to, sampled);
+        if self.origins.is_empty() {
+            return;
+        }
+        let index = self.tracker_index(tracker);
+        let origin = Origin::new(&self.thresholds, index, resolved_to, sampled);
+        self.origins.last_mut().into_iter().for_each(|last| *last = origin);
     }
 
     /// Returns how the ages of each entry were obtained.
@@ -195,6 +211,63 @@ impl Series {
         Ok(())
     }
 
+    /// Appends entries whose ages were obtained by one tracker. `append_sums` appends the suffix sums of all of them, cold ages
+    /// before promotions; it is not checked that they decrease.
+    ///
+    /// # Errors
+    /// [`RowError`] and the index of the row; the series is then unchanged.
+    pub(crate) fn append(
+        &mut self,
+        tracker: &str,
+        rows: impl Iterator<Item = NewRow>,
+        append_sums: impl FnOnce(&mut Vec<u32>),
+    ) -> Result<(), (usize, RowError)> {
+        let before = self.len();
+        let tracker = self.tracker_index(tracker);
+        let mut last_age = self.ages_ms.last().copied();
+        let mut origin = self.origins.last().copied().filter(|last| last.tracker == tracker);
+        for (index, row) in rows.enumerate() {
+            if let Some(last) = last_age.filter(|&last| last >= row.age_ms.0) {
+                self.truncate(before);
+                return Err((index, RowError::Order { now: row.age_ms, last: Millis(last) }));
+            }
+            last_age = Some(row.age_ms.0);
+            let same = origin.filter(|last| last.resolved_to == row.resolved_to);
+            let now = match same {
+                Some(last) => Origin { sampled: row.sampled, ..last },
+                None => Origin::new(&self.thresholds, tracker, row.resolved_to, row.sampled),
+            };
+            origin = Some(now);
+            self.ages_ms.push(row.age_ms.0);
+            self.windows_ms.push(clamped(row.window_ms));
+            self.origins.push(now);
+        }
+        append_sums(&mut self.sums);
+        if self.sums.len() == self.len() * 2 * self.buckets {
+            return Ok(());
+        }
+        let found = (self.sums.len() / 2).saturating_sub(before * self.buckets) / (self.len() - before).max(1);
+        self.truncate(before);
+        Err((0, RowError::Buckets { found, expected: self.buckets }))
+    }
+
+    fn truncate(&mut self, entries: usize) {
+        self.ages_ms.truncate(entries);
+        self.windows_ms.truncate(entries);
+        self.origins.truncate(entries);
+        self.sums.truncate(entries * 2 * self.buckets);
+    }
+
+    /// Returns the index of a tracker, which is added if it is new.
+    fn tracker_index(&mut self, tracker: &str) -> u8 {
+        let known = self.trackers.iter().position(|known| known == tracker);
+        let index = known.unwrap_or_else(|| {
+            self.trackers.push(tracker.to_owned());
+            self.trackers.len() - 1
+        });
+        u8::try_from(index).unwrap_or(u8::MAX)
+    }
+
     /// Appends a row of another series, at another time.
     ///
     /// # Errors
@@ -213,7 +286,7 @@ impl Series {
     fn push_times(&mut self, age_ms: Millis, window_ms: Millis) {
         self.ages_ms.push(age_ms.0);
         self.origins.push(Origin::exact(&self.thresholds));
-        self.windows_ms.push(u32::try_from(window_ms.0).unwrap_or(WINDOW_MS_MAX).min(WINDOW_MS_MAX));
+        self.windows_ms.push(clamped(window_ms));
     }
 
     fn check(&self, age_ms: Millis, lengths: [usize; 2]) -> Result<(), RowError> {

@@ -19,10 +19,10 @@ use std::ops::Range;
 use std::path::PathBuf;
 
 use trace::check::{self, Kind};
-use trace::{Basis, Entry, Merge, Trace};
+use trace::{Basis, Trace};
 
 use self::files::File;
-use self::job::{Job, finish_job};
+use self::job::Job;
 use self::pieces::{Content, Piece};
 use crate::coverage::{Part, fingerprint};
 use crate::fleet::{Label, Named, Source};
@@ -131,33 +131,11 @@ impl Source for Traces {
         match &self.pieces[piece].content {
             Content::Groups(file, groups) => {
                 let trace = Trace::open(file)?;
-                for group in groups.clone() {
-                    let rows = trace.group(group)?;
-                    for run in &rows.runs {
-                        job.begin(&run.id, rows.labels(run.rows.start).class, rows.figures(run.rows.start).start_unix_ms);
-                        for row in run.rows.clone() {
-                            job.push(&run.id, rows.tracker(row), &rows.figures(row), rows.promotions(row), rows.cold(row))?;
-                        }
-                        finish_job(&mut job, each);
-                    }
-                }
+                groups.clone().try_for_each(|group| columns::group(&trace, group, &mut job, each))
             }
-            Content::Compacted(file, groups) => compacted::read(file, groups.clone(), &mut job, each)?,
-            Content::Files(files) => {
-                let mut last = None;
-                for entry in Merge::of(files.iter().cloned())? {
-                    let Entry { id, labels, figures, cold_pages, promotions_pages } = entry?;
-                    if last.as_ref() != Some(&id) {
-                        finish_job(&mut job, each);
-                        job.begin(&id, labels.class, figures.start_unix_ms);
-                    }
-                    job.push(&id, &labels.tracker, &figures, &promotions_pages, &cold_pages)?;
-                    last = Some(id);
-                }
-                finish_job(&mut job, each);
-            }
+            Content::Compacted(file, groups) => compacted::read(file, groups.clone(), &mut job, each),
+            Content::Files(files) => columns::files(files, &self.basis, &mut job, each),
         }
-        Ok(())
     }
 }
 
@@ -167,6 +145,7 @@ impl Named for Traces {
     }
 }
 
+mod columns;
 mod compacted;
 mod error;
 mod files;

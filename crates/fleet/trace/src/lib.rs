@@ -17,6 +17,7 @@ pub mod anonymise;
 pub mod calendar;
 pub mod check;
 pub mod compact;
+mod direct;
 mod entry;
 mod error;
 mod merge;
@@ -27,6 +28,7 @@ mod sink;
 mod spool;
 mod write;
 
+pub use direct::{Batch, Part, Wanted};
 pub use entry::{Basis, Entry, FIGURES, Figure, Figures, JobId, Labels};
 pub use error::{Error, Result};
 pub use merge::Merge;

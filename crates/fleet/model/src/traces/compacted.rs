@@ -31,7 +31,7 @@ pub(super) fn read(file: &Path, groups: Range<usize>, job: &mut Job, each: &mut 
             let start = |entry: usize| day.day_unix_ms + Millis(u64::from(unpacked.number(entry, Number::StartMs)));
             if last.as_ref() != Some(&day.id) {
                 finish_job(job, each);
-                job.begin(&day.id, day.class.clone(), if unpacked.is_empty() { day.day_unix_ms } else { start(0) });
+                job.begin([&day.id.cluster, &day.id.machine, &day.class], if unpacked.is_empty() { day.day_unix_ms } else { start(0) });
                 last = Some(day.id.clone());
             }
             for entry in 0..unpacked.len() {

@@ -1,12 +1,12 @@
 //! The job that is being read from a trace.
 
 use trace::compact::zswap_kib;
-use trace::{Basis, Figures, JobId};
-use units::{Age, RatioPpm, UnixMillis};
+use trace::{Basis, Batch, Figures, JobId, Part};
+use units::{Age, Bytes, Millis, RatioPpm, UnixMillis};
 
 use super::error::Error;
 use crate::fleet::Label;
-use crate::series::{Compressibility, RowError, Series};
+use crate::series::{Compressibility, NewRow, RowError, Series};
 
 /// Compressed size above which a page is not stored: 2990 of 4096 bytes (SDFM section 5.1).
 pub const SIZE_MAX: RatioPpm = RatioPpm(730_000);
@@ -14,19 +14,32 @@ pub const SIZE_MAX: RatioPpm = RatioPpm(730_000);
 const LRU_GEN: &str = "lru_gen";
 const LRU_GEN_RESOLVED_TO: Age = Age(2);
 
+/// The figures that a replay reads, in the order of [`Job::push_part`].
+pub(super) const FIGURES: [&str; 8] = [
+    "start_unix_ms",
+    "job_age_ms",
+    "window_ms",
+    "zswap_stored_bytes",
+    "zswap_pool_bytes",
+    "sampled_compressed_ppm",
+    "resolved_to_scans",
+    "sampled_pages",
+];
+
 /// Assumed compressed size for a job without a sample.
 pub(super) const ASSUMED: RatioPpm = RatioPpm(333_333);
 
-/// Calls `each` for a job whose entries have all been read.
-pub(super) fn finish_job(job: &mut Job, each: &mut dyn FnMut(&Label, &Series)) {
+/// Calls `each` for a job whose entries have all been read. Returns whether it has any.
+pub(super) fn finish_job(job: &mut Job, each: &mut dyn FnMut(&Label, &Series)) -> bool {
     if job.series.is_empty() {
-        return;
+        return false;
     }
     let sampled = job.sampled.0.checked_div(job.sampled.1).and_then(|mean| u32::try_from(mean).ok());
     let sampled = sampled.or_else(|| RatioPpm::of(job.zswap.1, job.zswap.0).map(|ratio| ratio.0));
     job.series.assumed = sampled.is_none();
     job.series.compressibility = compressibility(sampled.map_or(ASSUMED, RatioPpm));
     each(&job.label, &job.series);
+    true
 }
 
 /// Returns the compressibility of a job with this compressed size of its sample.
@@ -51,10 +64,12 @@ impl Job {
     }
 
     /// Starts a job.
-    pub(super) fn begin(&mut self, id: &JobId, class: String, start_unix_ms: UnixMillis) {
+    pub(super) fn begin(&mut self, [cluster, machine, class]: [&str; 3], start_unix_ms: UnixMillis) {
         self.series.clear();
         self.series.start_unix_ms = start_unix_ms;
-        self.label = Label { cluster: id.cluster.clone(), machine: id.machine.clone(), class };
+        cluster.clone_into(&mut self.label.cluster);
+        machine.clone_into(&mut self.label.machine);
+        class.clone_into(&mut self.label.class);
         self.sampled = (0, 0);
         self.zswap = (0, 0);
     }
@@ -80,6 +95,31 @@ impl Job {
         pushed.map_err(|source| Error::Row { job: job.clone(), machine: machine.clone(), start_unix_ms, source })
     }
 
+    /// Starts the job of a part.
+    pub(super) fn begin_part(&mut self, batch: &Batch, part: &Part<'_>) {
+        self.begin([part.cluster, part.machine, part.class], UnixMillis(batch.figure::<0>(part.rows.start)));
+    }
+
+    /// Appends the rows of a part, with the figures of [`FIGURES`].
+    pub(super) fn push_part(&mut self, batch: &Batch, part: &Part<'_>) -> Result<(), Error> {
+        let rows = part.rows.clone();
+        for row in rows.clone() {
+            self.add_sampled(RatioPpm(u32::try_from(batch.figure::<5>(row)).unwrap_or(u32::MAX)));
+            self.add_zswap(zswap_kib(Bytes(batch.figure::<3>(row))), zswap_kib(Bytes(batch.figure::<4>(row))));
+        }
+        let new = rows.clone().map(|row| NewRow {
+            age_ms: Millis(batch.figure::<1>(row)),
+            window_ms: Millis(batch.figure::<2>(row)),
+            resolved_to: resolved_to(part.tracker, batch.figure::<6>(row)),
+            sampled: u32::try_from(batch.figure::<7>(row)).unwrap_or(u32::MAX),
+        });
+        let pushed = self.series.append(part.tracker, new, |sums| batch.append_sums(rows.clone(), sums));
+        pushed.map_err(|(index, source)| {
+            let start_unix_ms = UnixMillis(batch.figure::<0>(rows.start + index));
+            Error::Row { job: part.job.to_owned(), machine: part.machine.to_owned(), start_unix_ms, source }
+        })
+    }
+
     fn push_row(&mut self, tracker: &str, figures: &Figures, promotions: &[u64], cold: &[u64]) -> Result<(), RowError> {
         self.series.push(figures.job_age_ms, figures.window_ms, promotions, cold)?;
         self.set_origin(tracker, figures.resolved_to_scans, figures.sampled_pages.0);
@@ -88,10 +128,14 @@ impl Job {
 
     /// Sets how the ages of the last entry were obtained.
     pub(super) fn set_origin(&mut self, tracker: &str, resolved_to_scans: u64, sampled_pages: u64) {
-        let resolved_to = match u8::try_from(resolved_to_scans) {
-            Ok(0) if tracker == LRU_GEN => LRU_GEN_RESOLVED_TO,
-            resolved_to => resolved_to.map_or(Age::MAX, Age),
-        };
-        self.series.set_origin(tracker, resolved_to, u32::try_from(sampled_pages).unwrap_or(u32::MAX));
+        self.series.set_origin(tracker, resolved_to(tracker, resolved_to_scans), u32::try_from(sampled_pages).unwrap_or(u32::MAX));
+    }
+}
+
+/// Returns the oldest age that a tracker distinguished.
+fn resolved_to(tracker: &str, scans: u64) -> Age {
+    match u8::try_from(scans) {
+        Ok(0) if tracker == LRU_GEN => LRU_GEN_RESOLVED_TO,
+        resolved_to => resolved_to.map_or(Age::MAX, Age),
     }
 }

@@ -2,7 +2,7 @@ use std::num::NonZero;
 use std::path::Path;
 
 use policy::thresholds::Thresholds;
-use trace::{JobId, Writer};
+use trace::{Entry, JobId, Merge, Writer};
 use units::{Millis, RatioPpm};
 
 use super::*;
@@ -122,6 +122,41 @@ fn a_compacted_fleet_has_the_same_totals() {
     assert_eq!((compacted.entries(), found.base.jobs_assumed), (traces.entries(), 0));
     let error = Traces::open(&[packed.path().to_owned(), directory.path().to_owned()]).unwrap_err().to_string();
     assert!(error.contains("week.parquet is compacted"), "{error}");
+}
+
+#[test]
+fn what_is_read_by_the_library_continues_what_was_read_as_columns() {
+    let whole = tempfile::tempdir().unwrap();
+    let (fleet, traces) = recorded(whole.path());
+    let thresholds = *fleet.thresholds();
+    let mut files = Vec::new();
+    collect(whole.path(), &mut files).unwrap();
+    let entries: Vec<Entry> = Merge::of([files.swap_remove(0)]).unwrap().map(Result::unwrap).collect();
+    // A job in the middle has more pages than batches hold.
+    let middle = entries[entries.len() / 2].id.clone();
+    let check = |pages: u64, parts: &[fn(usize) -> bool]| {
+        let directory = tempfile::tempdir().unwrap();
+        for (part, has) in parts.iter().enumerate() {
+            let path = directory.path().join(format!("cluster=c/machine=m/{part}.parquet"));
+            let mut writer = Writer::create(&path, *traces.basis()).unwrap();
+            for (_, entry) in entries.iter().enumerate().filter(|(at, _)| has(*at)) {
+                let mut entry = entry.clone();
+                if entry.id == middle {
+                    entry.cold_pages[32] = pages;
+                }
+                writer.push(&entry).unwrap();
+            }
+            writer.finish().unwrap();
+        }
+        totals(&Traces::open(&[directory.path().to_owned()]).unwrap(), 1, &thresholds)
+    };
+    for pages in [9, 1 << 31] {
+        let expected = check(pages, &[|_| true]);
+        assert!(expected.base.jobs > 3 && expected.base.entries == entries.len() as u64);
+        // Later entries in the first file, and entries in two files.
+        assert_eq!(check(pages, &[|at| at % 2 == 1, |at| at % 2 == 0]), expected, "{pages}");
+        assert_eq!(check(pages, &[|at| at % 3 > 0, |_| true]), expected, "{pages}");
+    }
 }
 
 #[test]
