@@ -134,7 +134,7 @@ impl Source for Traces {
                 groups.clone().try_for_each(|group| columns::group(&trace, group, &mut job, each))
             }
             Content::Compacted(file, groups) => compacted::read(file, groups.clone(), &mut job, each),
-            Content::Files(files) => columns::files(files, &self.basis, &mut job, each),
+            Content::Files(files) => columns::files((files, self.pieces[piece].bytes), &self.basis, &mut job, each),
         }
     }
 }

@@ -14,13 +14,12 @@
 //! That of [`parquet_guard::allowed`], as with the library: rows and all pages of a row group together.
 
 use std::fs::File;
+use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
-
-use parquet::file::metadata::KeyValue;
+use std::sync::OnceLock;
 
 use crate::entry::Basis;
-use crate::schema;
 
 mod batch;
 mod delta;
@@ -31,13 +30,11 @@ mod thrift;
 mod words;
 
 pub use batch::{Batch, Part, Wanted};
-use footer::{Footer, Group, TAIL_BYTES};
+use footer::{Footer, Group, Positions, TAIL_BYTES};
 
-/// Files up to this size are read at once.
-const SMALL_BYTES: u64 = 64 << 10;
-/// Bytes read from the end of a larger file. They contain the footer of most files.
-const END_BYTES: u64 = 32 << 10;
-/// Footers beyond this size are left to the library: at 12 KiB per row group, they are those of files of 17 GB.
+/// Bytes read from the end of a file at first. They contain the footer of most files: with 33 buckets, that of a row group.
+const END_BYTES: u64 = 12 << 10;
+/// Footers beyond this size are left to the library: at 5 KiB per row group, they are those of files of 1 GB.
 const FOOTER_BYTES_MAX: usize = 2 << 20;
 
 /// A trace file whose layout was recognized.
@@ -48,9 +45,13 @@ pub(crate) struct Direct {
     pub(crate) version: u32,
     pub(crate) basis: Basis,
     pub(crate) rows: u64,
-    groups: Vec<Group>,
-    /// The whole file, if it is small.
-    whole: Option<Vec<u8>>,
+    /// The end of the file.
+    end: Vec<u8>,
+    /// Position of the row groups in it, and their number.
+    groups_at: Range<usize>,
+    groups: usize,
+    /// The row groups, once one of them is read: a store of many files is listed without reading them.
+    row_groups: OnceLock<Option<Vec<Group>>>,
 }
 
 impl Direct {
@@ -58,35 +59,32 @@ impl Direct {
     pub(crate) fn open(path: &Path) -> Option<Self> {
         let file = File::open(path).ok()?;
         let file_bytes = file.metadata().ok().filter(std::fs::Metadata::is_file)?.len();
-        let read = |begin: u64, end: u64| {
-            let mut bytes = vec![0; usize::try_from(end.checked_sub(begin)?).ok()?];
-            file.read_exact_at(&mut bytes, begin).ok()?;
+        let read = |length: u64| {
+            let mut bytes = vec![0; usize::try_from(length).ok()?];
+            file.read_exact_at(&mut bytes, file_bytes.checked_sub(length)?).ok()?;
             Some(bytes)
         };
-        let small = file_bytes <= SMALL_BYTES;
-        let mut begin = if small { 0 } else { file_bytes - END_BYTES };
-        let mut bytes = read(begin, file_bytes)?;
-        let length = footer::length(bytes.get(bytes.len().checked_sub(TAIL_BYTES)?..)?)?;
+        let mut end = read(file_bytes.min(END_BYTES))?;
+        let length = footer::length(end.get(end.len().checked_sub(TAIL_BYTES)?..)?)?;
         let all = length.checked_add(TAIL_BYTES).filter(|&all| all <= FOOTER_BYTES_MAX)?;
-        if all > bytes.len() {
-            begin = file_bytes.checked_sub(all as u64)?;
-            bytes = read(begin, file_bytes)?;
+        if all > end.len() {
+            end = read(all as u64)?;
         }
-        let footer_bytes = &bytes[bytes.len() - all..bytes.len() - TAIL_BYTES];
-        let footer = Footer::read(footer_bytes)?;
-        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-        let keys = footer.keys.iter().map(|(key, value)| KeyValue::new(text(key), text(value))).collect();
-        let (version, basis) = schema::trace_metadata(path, Some(&keys)).ok()?;
-        if !footer.has_columns(version, basis.buckets()) {
-            return None;
-        }
-        let Footer { rows, groups, .. } = footer;
-        Some(Self { file, file_bytes, version, basis, rows, groups, whole: (begin == 0).then_some(bytes) })
+        let begin = end.len() - all;
+        let Footer { version, basis, rows, groups, groups_at } = Footer::read(path, &end[begin..begin + length])?;
+        let groups_at = begin + groups_at.start..begin + groups_at.end;
+        Some(Self { file, file_bytes, version, basis, rows, end, groups_at, groups, row_groups: OnceLock::new() })
     }
 
     /// Returns the number of row groups.
     pub(crate) fn groups(&self) -> usize {
-        self.groups.len()
+        self.groups
+    }
+
+    fn row_groups(&self) -> Option<&[Group]> {
+        let columns = Positions::new(self.version, self.basis.buckets()).columns;
+        let read = || footer::groups(self.end.get(self.groups_at.clone())?, columns);
+        self.row_groups.get_or_init(read).as_deref()
     }
 }
 

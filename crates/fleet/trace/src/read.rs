@@ -32,7 +32,7 @@ pub struct Trace {
     version: u32,
     basis: Basis,
     /// The file as our own writer wrote it; `None` if its layout is another.
-    direct: Option<Direct>,
+    direct: Option<Box<Direct>>,
     /// Opened when it is needed.
     library: OnceLock<Library>,
 }
@@ -192,7 +192,13 @@ impl Trace {
     fn open_unguarded(path: &Path) -> Result<Self> {
         let library = OnceLock::new();
         if let Some(direct) = Direct::open(path) {
-            return Ok(Self { path: path.to_owned(), version: direct.version, basis: direct.basis, direct: Some(direct), library });
+            return Ok(Self {
+                path: path.to_owned(),
+                version: direct.version,
+                basis: direct.basis,
+                direct: Some(Box::new(direct)),
+                library,
+            });
         }
         let (opened, version, basis) = Library::open(path)?;
         let _ = library.set(opened);
@@ -229,7 +235,7 @@ impl Trace {
     /// Returns the number of row groups.
     #[must_use]
     pub fn groups(&self) -> usize {
-        let direct = self.direct.as_ref().map(Direct::groups);
+        let direct = self.direct.as_deref().map(Direct::groups);
         direct.or_else(|| self.library.get().map(|library| library.reader.num_row_groups())).unwrap_or(0)
     }
 
@@ -237,7 +243,7 @@ impl Trace {
     #[must_use]
     pub fn entries(&self) -> u64 {
         let library = || u64::try_from(self.library.get()?.reader.metadata().file_metadata().num_rows()).ok();
-        self.direct.as_ref().map(|direct| direct.rows).or_else(library).unwrap_or(0)
+        self.direct.as_deref().map(|direct| direct.rows).or_else(library).unwrap_or(0)
     }
 
     /// Calls `each` for the rows of one row group, in order: the jobs' rows in each [`Batch`]. Several times as fast as
@@ -249,7 +255,7 @@ impl Trace {
     /// # Errors
     /// Those of `each`.
     pub fn scan<E>(&self, group: usize, wanted: &Wanted, each: &mut dyn FnMut(&Batch, &Part<'_>) -> Result<(), E>) -> Result<bool, E> {
-        self.direct.as_ref().map_or(Ok(false), |direct| direct.scan(group, wanted, each))
+        self.direct.as_deref().map_or(Ok(false), |direct| direct.scan(group, wanted, each))
     }
 
     /// Decodes the row groups one after the other.

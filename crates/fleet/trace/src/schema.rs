@@ -17,7 +17,7 @@ use std::sync::Arc;
 
 use parquet::basic::{Compression, Encoding, LogicalType, Repetition, Type as Physical, ZstdLevel};
 use parquet::file::metadata::{KeyValue, SortingColumn};
-use parquet::file::properties::{EnabledStatistics, WriterProperties};
+use parquet::file::properties::{DeltaBinaryPackedEncoderOptions, EnabledStatistics, WriterProperties};
 use parquet::schema::types::{ColumnPath, Type, TypePtr};
 use policy::thresholds::Thresholds;
 use units::{Bytes, Millis};
@@ -80,18 +80,25 @@ pub(crate) fn schema(buckets: usize) -> Result<TypePtr, parquet::errors::Parquet
 }
 
 /// Returns the properties of the writer. Only columns that queries filter by have statistics; histograms have none.
-pub(crate) fn properties(basis: &Basis) -> Result<WriterProperties, parquet::errors::ParquetError> {
+///
+/// A small file is not compressed: packed numbers shrink little, and to set up the decompression of some hundred of them takes
+/// longer than to read them.
+pub(crate) fn properties(basis: &Basis, small: bool) -> Result<WriterProperties, parquet::errors::ParquetError> {
     // By identity, then by time: `job_key` and `start_unix_ms` directly follow the seven text columns.
     let sorted_by = [0, 1, 2, 7, 8].map(|column_idx| SortingColumn { column_idx, descending: false, nulls_first: false });
     let mut builder = WriterProperties::builder()
         .set_created_by(concat!("thermocline ", env!("CARGO_PKG_VERSION")).to_owned())
         .set_key_value_metadata(Some(metadata(basis, KEY_VERSION, VERSION)))
         .set_sorting_columns(Some(sorted_by.to_vec()))
-        .set_compression(Compression::ZSTD(ZstdLevel::try_new(1)?))
+        .set_compression(if small { Compression::UNCOMPRESSED } else { Compression::ZSTD(ZstdLevel::try_new(1)?) })
         .set_statistics_enabled(EnabledStatistics::None)
         .set_dictionary_enabled(false)
         .set_offset_index_disabled(true)
         .set_encoding(Encoding::DELTA_BINARY_PACKED);
+    if small {
+        // The last group of differences is padded to its whole length, which is a quarter of a small column if it is of 64.
+        builder = builder.set_delta_binary_packed_encoder_options(DeltaBinaryPackedEncoderOptions::try_new(128, 4)?);
+    }
     for name in WORDS {
         builder = builder
             .set_column_dictionary_enabled(ColumnPath::from(name), true)

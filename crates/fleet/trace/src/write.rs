@@ -17,9 +17,11 @@ use crate::entry::{Basis, Entry, FIGURES, JobId};
 use crate::error::{Error, Result};
 use crate::schema::{self, WORDS};
 
-/// Entries after which the row group ends with the current job. At 33 buckets a group takes about 24 MB, which is the
-/// memory that the writer needs.
-pub const GROUP_ENTRIES: usize = 1 << 15;
+/// Entries after which the row group ends with the current job. At 33 buckets a group takes about 6 MB, which is the
+/// memory that the writer needs, and its packed bytes stay in the processor's cache while they are read.
+pub const GROUP_ENTRIES: usize = 1 << 13;
+/// Files of fewer entries are not compressed ([`schema::properties`]).
+const SMALL_ENTRIES: usize = 1 << 10;
 
 /// Returns the maximum entries of a row group, and so of one job in one file. A reader holds them in three quarters of what it
 /// allows any file; the rest is for names and pages. At 33 buckets that is a year of five-minute entries.
@@ -38,12 +40,20 @@ pub(crate) fn entry_bytes(buckets: usize) -> u64 {
 pub struct Writer {
     path: PathBuf,
     basis: Basis,
-    file: SerializedFileWriter<BufWriter<NamedTempFile>>,
+    file: Output,
     words: [Vec<ByteArray>; WORDS.len()],
     /// `job_key`, then [`FIGURES`], then the histograms.
     numbers: Vec<Vec<i64>>,
     last: Option<(JobId, UnixMillis)>,
     written: FileSummary,
+}
+
+/// The file, whose properties depend on the size of the first row group.
+enum Output {
+    Unopened(NamedTempFile),
+    Open(Box<SerializedFileWriter<BufWriter<NamedTempFile>>>),
+    /// An error occurred while the file was opened.
+    Failed,
 }
 
 /// Summary of a complete file.
@@ -69,10 +79,7 @@ impl Writer {
     /// # Errors
     /// [`Error::File`]; [`Error::Parquet`].
     pub fn create(path: &Path, basis: Basis) -> Result<Self> {
-        let failed = Error::parquet(path);
-        let schema = schema::schema(basis.buckets()).map_err(&failed)?;
-        let properties = Arc::new(schema::properties(&basis).map_err(&failed)?);
-        let file = SerializedFileWriter::new(BufWriter::new(temporary_for(path)?), schema, properties).map_err(&failed)?;
+        let file = Output::Unopened(temporary_for(path)?);
         let numbers = vec![Vec::new(); 1 + FIGURES.len() + 2 * basis.buckets()];
         Ok(Self { path: path.to_owned(), basis, file, words: Default::default(), numbers, last: None, written: FileSummary::default() })
     }
@@ -134,12 +141,36 @@ impl Writer {
         }
     }
 
+    /// Opens the file before its first row group.
+    fn open(&mut self, small: bool) -> Result<()> {
+        let failed = Error::parquet(&self.path);
+        let temporary = match std::mem::replace(&mut self.file, Output::Failed) {
+            Output::Unopened(temporary) => temporary,
+            open => {
+                self.file = open;
+                return Ok(());
+            }
+        };
+        let schema = schema::schema(self.basis.buckets()).map_err(&failed)?;
+        let properties = Arc::new(schema::properties(&self.basis, small).map_err(&failed)?);
+        let file = SerializedFileWriter::new(BufWriter::new(temporary), schema, properties).map_err(&failed)?;
+        self.file = Output::Open(Box::new(file));
+        Ok(())
+    }
+
+    fn write_group(&mut self) -> Result<()> {
+        if let Output::Open(file) = &mut self.file {
+            write_group(file, &self.words, &self.numbers).map_err(Error::parquet(&self.path))?;
+        }
+        Ok(())
+    }
+
     fn end_group(&mut self) -> Result<()> {
         if self.numbers[0].is_empty() {
             return Ok(());
         }
-        let failed = Error::parquet(&self.path);
-        write_group(&mut self.file, &self.words, &self.numbers).map_err(failed)?;
+        self.open(false)?;
+        self.write_group()?;
         self.words.iter_mut().for_each(Vec::clear);
         self.numbers.iter_mut().for_each(Vec::clear);
         Ok(())
@@ -150,9 +181,12 @@ impl Writer {
     /// # Errors
     /// Any error of writing; no file appears then.
     pub fn finish(mut self) -> Result<FileSummary> {
+        self.open(self.written.entries < SMALL_ENTRIES as u64)?;
         self.end_group()?;
-        let buffered = self.file.into_inner().map_err(Error::parquet(&self.path))?;
-        let size = persist(&self.path, buffered)?;
+        let Output::Open(file) = self.file else {
+            return Err(Error::damaged(&self.path, "the file was not opened, as an error before reported; write it again"));
+        };
+        let size = persist(&self.path, file.into_inner().map_err(Error::parquet(&self.path))?)?;
         Ok(FileSummary { size, ..self.written })
     }
 }

@@ -50,9 +50,14 @@ pub(super) fn group(trace: &Trace, group: usize, job: &mut Job, each: &mut dyn F
     Ok(())
 }
 
-/// Calls `each` for the jobs of several files; a job may be in many of them.
-pub(super) fn files(files: &[PathBuf], basis: &Basis, job: &mut Job, each: &mut dyn FnMut(&Label, &Series)) -> Result<(), Error> {
-    if let Some(jobs) = gather(files, basis)? {
+/// Calls `each` for the jobs of several files of this size together; a job may be in many of them.
+pub(super) fn files(
+    (files, bytes): (&[PathBuf], u64),
+    basis: &Basis,
+    job: &mut Job,
+    each: &mut dyn FnMut(&Label, &Series),
+) -> Result<(), Error> {
+    if let Some(jobs) = gather((files, bytes), basis)? {
         for mut gathered in jobs {
             finish_job(&mut gathered.job, each);
         }
@@ -81,13 +86,6 @@ struct Gathered {
     last_unix_ms: Option<u64>,
 }
 
-impl Gathered {
-    fn is(&self, part: &Part<'_>) -> bool {
-        let JobId { cluster, machine, job, job_key } = &self.id;
-        *job_key == part.job_key && job == part.job && machine == part.machine && cluster == part.cluster
-    }
-}
-
 /// Jobs in the order in which they were found.
 #[derive(Default)]
 struct Gathering {
@@ -100,17 +98,15 @@ struct Gathering {
 impl Gathering {
     /// Finds the job of a part. Files mostly have the same jobs in the same order.
     fn find(&mut self, batch: &Batch, part: &Part<'_>, basis: &Basis) -> usize {
-        let expected = [self.last, self.last + 1, 0].into_iter().find(|&at| self.jobs.get(at).is_some_and(|job| job.is(part)));
-        let known = || self.by_key.get(&part.job_key)?.iter().copied().find(|&at| self.jobs[at].is(part));
+        let expected = [self.last, self.last + 1, 0].into_iter().find(|&at| self.jobs.get(at).is_some_and(|job| part.is_of(&job.id)));
+        let known = || self.by_key.get(&part.job_key)?.iter().copied().find(|&at| part.is_of(&self.jobs[at].id));
         if let Some(at) = expected.or_else(known) {
             return at;
         }
-        let [cluster, machine, job] = [part.cluster, part.machine, part.job].map(ToOwned::to_owned);
-        let id = JobId { cluster, machine, job, job_key: part.job_key };
         let mut job = Job::new(basis);
         job.begin_part(batch, part);
         self.by_key.entry(part.job_key).or_default().push(self.jobs.len());
-        self.jobs.push(Gathered { id, job, last_unix_ms: None });
+        self.jobs.push(Gathered { id: part.id(), job, last_unix_ms: None });
         self.jobs.len() - 1
     }
 
@@ -132,9 +128,8 @@ impl Gathering {
 
 /// Collects the jobs of several files, sorted. `None` if they must be merged entry by entry: a file has another layout, entries
 /// of a job are not in the order of the files, as after an upload that was repeated, one is invalid, or there are too many.
-fn gather(files: &[PathBuf], basis: &Basis) -> Result<Option<Vec<Gathered>>, Error> {
-    let sizes = files.iter().map(|file| std::fs::metadata(file).map_or(0, |metadata| metadata.len()));
-    let Some(wanted) = Wanted::new(&FIGURES).filter(|_| sizes.sum::<u64>() <= GATHERED_BYTES_MAX) else { return Ok(None) };
+fn gather((files, bytes): (&[PathBuf], u64), basis: &Basis) -> Result<Option<Vec<Gathered>>, Error> {
+    let Some(wanted) = Wanted::new(&FIGURES).filter(|_| bytes <= GATHERED_BYTES_MAX) else { return Ok(None) };
     let mut gathering = Gathering::default();
     for file in files {
         let trace = Trace::open(file)?;

@@ -15,8 +15,8 @@ const PIECES_PER_FILE: usize = 256;
 pub(super) struct Piece {
     pub(super) part: Part,
     pub(super) content: Content,
-    /// Approximate size, for balancing.
-    bytes: u64,
+    /// Approximate size.
+    pub(super) bytes: u64,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]

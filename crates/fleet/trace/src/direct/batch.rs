@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use crate::entry::FIGURES;
+use crate::entry::{FIGURES, Figures, JobId};
 
 /// Rows of a batch, at most. The histograms of so many rows fit into the processor's second cache.
 pub(super) const ROWS: usize = 256;
@@ -43,10 +43,24 @@ impl Batch {
         self.figures[INDEX][row]
     }
 
+    /// Returns the figures of a row, of which those that were not asked for are zero.
+    #[must_use]
+    pub fn figures(&self, row: usize, wanted: &Wanted) -> Figures {
+        let mut array = [0; FIGURES.len()];
+        for (&figure, column) in wanted.figures.iter().zip(&self.figures) {
+            array[figure] = column[row];
+        }
+        Figures::from_array(array)
+    }
+
     /// Appends the suffix sums of some rows to `sums`, row by row: first those of cold ages, then those of promotions. A sum
     /// counts the pages at or above the age of its bucket; none is 2^31 or more.
     pub fn append_sums(&self, rows: Range<usize>, sums: &mut Vec<u32>) {
-        let stride = self.sums.len();
+        self.append_rows(rows, self.sums.len(), sums);
+    }
+
+    /// Appends rows of `stride` numbers, which begin with the suffix sums; the other numbers are zero.
+    pub(crate) fn append_rows(&self, rows: Range<usize>, stride: usize, sums: &mut Vec<u32>) {
         let begin = sums.len();
         sums.resize(begin + rows.len() * stride, 0);
         // Four rows at a time: each column is then read in pieces of 16 bytes.
@@ -93,4 +107,19 @@ pub struct Part<'a> {
     pub tracker: &'a str,
     /// Whether the job begins here: the rows before, if any, are of another.
     pub begins: bool,
+}
+
+impl Part<'_> {
+    /// Returns whether the job is this one.
+    #[must_use]
+    pub fn is_of(&self, id: &JobId) -> bool {
+        id.job_key == self.job_key && id.job == self.job && id.machine == self.machine && id.cluster == self.cluster
+    }
+
+    /// Returns the job.
+    #[must_use]
+    pub fn id(&self) -> JobId {
+        let [cluster, machine, job] = [self.cluster, self.machine, self.job].map(ToOwned::to_owned);
+        JobId { cluster, machine, job, job_key: self.job_key }
+    }
 }

@@ -26,9 +26,18 @@ pub(super) struct Delta {
     next: usize,
     smallest: u64,
     last: u64,
-    /// Numbers that were unpacked and not returned: the end of `buffer`.
-    buffered: usize,
+    /// The part of `buffer` that was unpacked and not returned.
+    from: usize,
+    to: usize,
     buffer: [u64; GROUP_MAX],
+}
+
+impl Default for Delta {
+    fn default() -> Self {
+        let widths = [0; GROUPS_MAX];
+        let buffer = [0; GROUP_MAX];
+        Self { at: 0, end: 0, left: 0, group: 0, groups: 0, widths, next: 0, smallest: 0, last: 0, from: 0, to: 0, buffer }
+    }
 }
 
 /// Reads a number of seven bits per byte.
@@ -50,8 +59,10 @@ fn signed(zigzag: u64) -> u64 {
 }
 
 impl Delta {
-    /// Starts to read the page in `bytes[at..end]`, which must have `values` numbers.
-    pub(super) fn open(bytes: &[u8], mut at: usize, end: usize, values: usize) -> Option<Self> {
+    /// Starts to read the page in `bytes[at..end]`, which must have `values` numbers. The buffer is not cleared: this happens
+    /// for every page of every column.
+    pub(super) fn open(&mut self, bytes: &[u8], mut at: usize, end: usize, values: usize) -> Option<()> {
+        self.close();
         let block = usize::try_from(varint(bytes, &mut at, end)?).ok()?;
         let groups = usize::try_from(varint(bytes, &mut at, end)?).ok()?;
         let total = varint(bytes, &mut at, end)?;
@@ -60,35 +71,39 @@ impl Delta {
         if groups > GROUPS_MAX || (group != 32 && group != 64) || group * groups != block || total != values as u64 || values == 0 {
             return None;
         }
-        let mut buffer = [0; GROUP_MAX];
-        buffer[GROUP_MAX - 1] = first;
-        let widths = [0; GROUPS_MAX];
-        Some(Self { at, end, left: values - 1, group, groups, widths, next: groups, smallest: 0, last: first, buffered: 1, buffer })
+        (self.at, self.end, self.left) = (at, end, values - 1);
+        (self.group, self.groups, self.next) = (group, groups, groups);
+        (self.last, self.buffer[0], self.to) = (first, first, 1);
+        Some(())
+    }
+
+    /// Forgets the page.
+    pub(super) fn close(&mut self) {
+        (self.left, self.from, self.to) = (0, 0, 0);
     }
 
     /// Returns the numbers of the page that have not been returned.
     pub(super) fn remaining(&self) -> usize {
-        self.left + self.buffered
+        self.left + self.to - self.from
     }
 
-    /// Reads `count` numbers, at most [`Self::remaining`], and calls `put` with their index and value, in order.
+    /// Reads `count` numbers, at most [`Self::remaining`], and calls `put` with the index of the first and some of them, in order.
     #[inline]
     pub(super) fn read(&mut self, bytes: &[u8], count: usize, mut put: impl FnMut(usize, &[u64])) -> Option<()> {
         let mut done = 0;
         while done < count {
-            if self.buffered == 0 {
+            if self.from == self.to {
                 self.fill(bytes)?;
             }
-            let some = self.buffered.min(count - done);
-            let from = GROUP_MAX - self.buffered;
-            put(done, &self.buffer[from..from + some]);
-            self.buffered -= some;
+            let some = (self.to - self.from).min(count - done);
+            put(done, self.buffer.get(self.from..self.from + some)?);
+            self.from += some;
             done += some;
         }
         Some(())
     }
 
-    /// Unpacks the next miniblock to the end of the buffer.
+    /// Unpacks the next miniblock.
     fn fill(&mut self, bytes: &[u8]) -> Option<()> {
         if self.left == 0 {
             return None;
@@ -103,31 +118,29 @@ impl Delta {
         let width = usize::from(self.widths[self.next]);
         self.next += 1;
         let length = self.group / 8 * width;
-        // The last miniblock may end with the page; its padding is not read as numbers.
         let packed = bytes.get(self.at..self.at + length + PADDING)?;
         if self.at + length > self.end {
             return None;
         }
         self.at += length;
+        // The last miniblock is padded to its whole length.
         let some = self.left.min(self.group);
-        let from = GROUP_MAX - some;
         let (smallest, mut last) = (self.smallest, self.last);
         if width == 0 {
-            for slot in &mut self.buffer[from..] {
+            for slot in &mut self.buffer[..some] {
                 last = last.wrapping_add(smallest);
                 *slot = last;
             }
         } else {
-            let mut unpacked = [0; GROUP_MAX];
-            unpack_by_width(packed, width, &mut unpacked[..self.group])?;
-            for (slot, difference) in self.buffer[from..].iter_mut().zip(unpacked) {
-                last = last.wrapping_add(smallest).wrapping_add(difference);
+            unpack_by_width(packed, width, &mut self.buffer[..self.group])?;
+            for slot in &mut self.buffer[..some] {
+                last = last.wrapping_add(smallest.wrapping_add(*slot));
                 *slot = last;
             }
         }
         self.last = last;
         self.left -= some;
-        self.buffered = some;
+        (self.from, self.to) = (0, some);
         Some(())
     }
 }

@@ -1,10 +1,14 @@
 //! The footer of a trace file: where each column of each row group is.
 
 use std::cell::RefCell;
+use std::ops::Range;
+use std::path::Path;
+
+use parquet::file::metadata::KeyValue;
 
 use super::thrift::{BINARY, I32, I64, LIST, STRUCT, Thrift};
-use crate::entry::FIGURES;
-use crate::schema::{self, ID_WORDS, JOB_KEY, WORDS};
+use crate::entry::{Basis, FIGURES};
+use crate::schema::{self, WORDS};
 
 /// The end of a file: the length of the footer, and the format's mark.
 pub(super) const TAIL_BYTES: usize = 8;
@@ -38,16 +42,29 @@ pub(super) struct Group {
     pub(super) chunks: Vec<Chunk>,
 }
 
-/// What a footer says, without the names of the columns.
-#[derive(Debug, Default)]
-pub(super) struct Footer<'a> {
-    /// The bytes of the schema.
-    schema: &'a [u8],
-    /// Keys and values.
-    pub(super) keys: Vec<(&'a [u8], &'a [u8])>,
+/// What a footer says.
+#[derive(Clone, Debug)]
+pub(super) struct Footer {
+    pub(super) version: u32,
+    pub(super) basis: Basis,
     /// Rows of all groups.
     pub(super) rows: u64,
-    pub(super) groups: Vec<Group>,
+    /// Number of row groups, and their place in the footer.
+    pub(super) groups: usize,
+    pub(super) groups_at: Range<usize>,
+}
+
+/// The last footer whose columns were recognized. A store has many files with the same, except for their row groups.
+#[derive(Default)]
+struct Known {
+    schema: Vec<u8>,
+    /// The bytes after the row groups.
+    after: Vec<u8>,
+    version_and_basis: Option<(u32, Basis)>,
+}
+
+thread_local! {
+    static KNOWN: RefCell<Known> = RefCell::new(Known::default());
 }
 
 /// Returns the length of the footer in front of a file's last [`TAIL_BYTES`].
@@ -56,68 +73,94 @@ pub(super) fn length(tail: &[u8]) -> Option<usize> {
     usize::try_from(u32::from_le_bytes(*length)).ok().filter(|_| mark == MARK)
 }
 
-impl<'a> Footer<'a> {
+impl Footer {
     /// Reads a footer; `None` if it has anything that a trace has not.
-    pub(super) fn read(bytes: &'a [u8]) -> Option<Self> {
-        let mut footer = Self::default();
+    pub(super) fn read(path: &Path, bytes: &[u8]) -> Option<Self> {
+        KNOWN.with_borrow_mut(|known| Self::as_known(bytes, known).or_else(|| Self::read_all(path, bytes, known)))
+    }
+
+    /// Reads a footer that differs from the last one in its row groups only. That they end where the rest begins is checked when
+    /// they are read ([`groups`]).
+    fn as_known(bytes: &[u8], known: &Known) -> Option<Self> {
+        let (version, basis) = known.version_and_basis?;
+        let (mut rows, mut groups, mut begin) = (None, None, 0);
         let mut thrift = Thrift::new(bytes);
-        thrift.fields(|thrift, id, of| match (id, of) {
-            (2, LIST) => {
-                let start = thrift.position();
-                thrift.skip(LIST)?;
-                footer.schema = thrift.since(start)?;
-                Some(())
-            }
+        // Ends at the row groups.
+        let _ = thrift.fields(|thrift, id, of| match (id, of) {
+            (1, I32) => thrift.number().map(drop),
+            (2, LIST) => thrift.pass(&known.schema).then_some(()),
             (3, I64) => {
-                footer.rows = thrift.number()?;
+                rows = Some(thrift.number()?);
                 Some(())
             }
             (4, LIST) => {
-                let (count, _) = thrift.list()?;
-                (0..count).try_for_each(|_| {
-                    footer.groups.push(group(thrift)?);
-                    Some(())
-                })
+                begin = thrift.position();
+                groups = Some(thrift.list()?.0);
+                None
             }
-            (5, LIST) => {
-                let (count, _) = thrift.list()?;
-                (0..count).try_for_each(|_| {
-                    footer.keys.push(pair(thrift)?);
-                    Some(())
-                })
-            }
-            // Encryption.
-            (8 | 9, _) => None,
-            _ => thrift.skip(of),
-        })?;
-        Some(footer)
+            _ => None,
+        });
+        let end = bytes.len().checked_sub(known.after.len()).filter(|&end| end >= begin)?;
+        let same = bytes.ends_with(&known.after);
+        Some(Self { version, basis, rows: rows?, groups: groups?, groups_at: begin..end }).filter(|_| same)
     }
 
-    /// Returns whether the columns are those of a trace of this version, in the order in which the writer has them.
-    pub(super) fn has_columns(&self, version: u32, buckets: usize) -> bool {
-        thread_local! {
-            /// The last schema that was recognized: a store has many files with the same.
-            static KNOWN: RefCell<(u32, usize, Vec<u8>)> = const { RefCell::new((0, 0, Vec::new())) };
+    fn read_all(path: &Path, bytes: &[u8], known: &mut Known) -> Option<Self> {
+        let (mut schema, mut rows, mut groups, mut groups_at) = (&[][..], 0, 0, 0..0);
+        let mut keys = Vec::new();
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        Thrift::new(bytes).fields(|thrift, id, of| {
+            match (id, of) {
+                (2, LIST) => {
+                    let start = thrift.position();
+                    thrift.skip(LIST)?;
+                    schema = thrift.since(start)?;
+                }
+                (3, I64) => rows = thrift.number()?,
+                (4, LIST) => {
+                    let start = thrift.position();
+                    groups = thrift.clone().list()?.0;
+                    thrift.skip(LIST)?;
+                    groups_at = start..thrift.position();
+                }
+                (5, LIST) => {
+                    for _ in 0..thrift.list()?.0 {
+                        let (key, value) = pair(thrift)?;
+                        keys.push(KeyValue::new(text(key), text(value)));
+                    }
+                }
+                // Encryption.
+                (8 | 9, _) => return None,
+                _ => thrift.skip(of)?,
+            }
+            Some(())
+        })?;
+        let (version, basis) = schema::trace_metadata(path, Some(&keys)).ok()?;
+        let columns = columns(schema)?;
+        let expected = names(version, basis.buckets());
+        let same = |((name, of), (expected, text)): (&(&[u8], u64), &(String, bool))| {
+            *name == expected.as_bytes() && *of == if *text { BYTE_ARRAY } else { INT64 }
+        };
+        if columns.len() != expected.len() || !columns.iter().zip(&expected).all(same) {
+            return None;
         }
-        KNOWN.with_borrow_mut(|(known_version, known_buckets, known)| {
-            if (*known_version, *known_buckets) == (version, buckets) && known == self.schema {
-                return true;
-            }
-            let columns = columns(self.schema).unwrap_or_default();
-            let expected = names(version, buckets);
-            let recognized = columns.len() == expected.len()
-                && columns
-                    .iter()
-                    .zip(&expected)
-                    .all(|((name, of), (expected, text))| *name == expected.as_bytes() && *of == if *text { BYTE_ARRAY } else { INT64 })
-                && self.groups.iter().all(|group| group.chunks.len() == columns.len());
-            if recognized {
-                (*known_version, *known_buckets) = (version, buckets);
-                self.schema.clone_into(known);
-            }
-            recognized
-        }) && self.groups.iter().all(|group| group.chunks.len() == Positions::new(version, buckets).columns)
+        schema.clone_into(&mut known.schema);
+        bytes.get(groups_at.end..)?.clone_into(&mut known.after);
+        known.version_and_basis = Some((version, basis));
+        Some(Self { version, basis, rows, groups, groups_at })
     }
+}
+
+/// Reads the row groups, which must take all of the bytes and have so many columns each.
+pub(super) fn groups(bytes: &[u8], columns: usize) -> Option<Vec<Group>> {
+    let mut thrift = Thrift::new(bytes);
+    let (count, _) = thrift.list()?;
+    let mut groups = Vec::new();
+    for _ in 0..count {
+        groups.push(group(&mut thrift)?);
+    }
+    let complete = thrift.position() == bytes.len() && groups.iter().all(|group| group.chunks.len() == columns);
+    complete.then_some(groups)
 }
 
 /// Returns the names of the columns of a version, and whether each has text.
@@ -133,7 +176,7 @@ pub(super) struct Positions {
     /// Position of the first bucket of cold ages.
     pub(super) cold: usize,
     /// Number of columns.
-    columns: usize,
+    pub(super) columns: usize,
 }
 
 impl Positions {
@@ -144,9 +187,8 @@ impl Positions {
         Self { version, cold, columns: cold + 2 * buckets }
     }
 
-    /// Returns the position of [`JOB_KEY`].
+    /// Returns the position of the job's number.
     pub(super) fn key() -> usize {
-        debug_assert!(!JOB_KEY.is_empty() && ID_WORDS < WORDS.len());
         WORDS.len()
     }
 

@@ -40,14 +40,20 @@ struct Numbers {
     pages: Vec<(Place, usize)>,
     /// The next page, and the position in the current one.
     next: usize,
-    delta: Option<Delta>,
+    delta: Delta,
 }
 
 impl Numbers {
+    /// Forgets the pages.
+    fn clear(&mut self) {
+        self.pages.clear();
+        self.next = 0;
+        self.delta.close();
+    }
+
     /// Finds the pages of a column.
     fn open(&mut self, store: &mut Store, chunk: &Chunk, at: usize, limit: usize) -> Option<()> {
-        self.pages.clear();
-        (self.next, self.delta) = (0, None);
+        self.clear();
         let mut values = 0u64;
         store.pages(chunk, at, limit, |_, header, place| {
             if header.dictionary || !header.is(DELTA_BINARY_PACKED) {
@@ -65,19 +71,14 @@ impl Numbers {
     fn read(&mut self, store: &Store, count: usize, mut put: impl FnMut(usize, &[u64])) -> Option<()> {
         let mut done = 0;
         while done < count {
-            let remaining = self.delta.as_ref().map_or(0, Delta::remaining);
-            let (place, values) = match remaining {
-                0 => self.pages.get(self.next)?,
-                _ => self.pages.get(self.next - 1)?,
-            };
-            let bytes = store.bytes(place);
-            if remaining == 0 {
-                self.delta = Some(Delta::open(bytes, place.range.start, place.range.end, *values)?);
+            if self.delta.remaining() == 0 {
+                let (place, values) = self.pages.get(self.next)?;
+                self.delta.open(store.bytes(place), place.range.start, place.range.end, *values)?;
                 self.next += 1;
             }
-            let delta = self.delta.as_mut()?;
-            let some = delta.remaining().min(count - done);
-            delta.read(bytes, some, |at, numbers| put(done + at, numbers))?;
+            let (place, _) = self.pages.get(self.next - 1)?;
+            let some = self.delta.remaining().min(count - done);
+            self.delta.read(store.bytes(place), some, |at, numbers| put(done + at, numbers))?;
             done += some;
         }
         Some(())
@@ -129,7 +130,7 @@ impl Direct {
 
     /// Reads the columns of a group without unpacking their numbers. Returns the number of rows.
     fn open_group(&self, group: usize, wanted: &Wanted, scratch: &mut Scratch) -> Option<usize> {
-        let group = self.groups.get(group)?;
+        let group = self.row_groups()?.get(group)?;
         let rows = usize::try_from(group.rows).ok()?;
         let buckets = self.basis.buckets();
         let Scratch { store, words, columns, batch } = scratch;
@@ -157,7 +158,7 @@ impl Direct {
                     let (chunk, at) = place(position)?;
                     column.open(store, chunk, at, limit)?;
                 }
-                None => *column = Numbers::default(),
+                None => column.clear(),
             }
         }
         batch.figures.resize(wanted.figures.len(), [0; ROWS]);
@@ -170,11 +171,6 @@ impl Direct {
     fn load(&self, group: &Group, store: &mut Store) -> Option<(u64, u64)> {
         store.clear();
         let limit = allowed(self.file_bytes);
-        if let Some(whole) = &self.whole {
-            store.raw.clone_from(whole);
-            store.raw.resize(whole.len() + PADDING, 0);
-            return Some((0, limit));
-        }
         let begin = group.chunks.iter().map(|chunk| chunk.start).min()?;
         let end = group.chunks.iter().try_fold(0, |end: u64, chunk| Some(end.max(chunk.start.checked_add(chunk.bytes)?)))?;
         let bytes = end.checked_sub(begin).filter(|_| end <= self.file_bytes)?;

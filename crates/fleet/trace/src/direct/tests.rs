@@ -1,6 +1,7 @@
 use std::path::Path;
 
 use super::*;
+use crate::schema;
 use crate::testing::{basis, entries};
 use crate::{Entry, FIGURES, Figures, JobId, Labels, Trace, Writer};
 
@@ -74,8 +75,9 @@ fn batches_have_what_was_written() {
             check(thresholds, &entries("m", jobs, each, thresholds + 1));
         }
     }
-    // Pages of a column end after 20,000 rows, and row groups after 32,768.
+    // Pages of a column end after 20,000 rows, and row groups after 8,192 where a job ends.
     check(2, &entries("m", 9, 5_000, 3));
+    check(2, &entries("m", 1, 21_000, 3));
     // Labels that change within a job.
     let mut changing = entries("m", 3, 300, 3);
     for (at, entry) in changing.iter_mut().enumerate() {

@@ -39,6 +39,13 @@ impl<'a> Thrift<'a> {
         self.bytes.get(position..self.at)
     }
 
+    /// Passes over these bytes; returns `false` if there are others, or if they are none.
+    pub(super) fn pass(&mut self, known: &[u8]) -> bool {
+        let same = !known.is_empty() && self.bytes.get(self.at..).is_some_and(|rest| rest.starts_with(known));
+        self.at += if same { known.len() } else { 0 };
+        same
+    }
+
     #[inline]
     fn byte(&mut self) -> Option<u8> {
         let byte = *self.bytes.get(self.at)?;
@@ -126,9 +133,14 @@ impl<'a> Thrift<'a> {
             BINARY => self.binary().map(drop),
             LIST | SET => {
                 let (count, of) = self.list()?;
-                // A boolean is a byte in a list. Each element takes a byte at least, so a list ends with the bytes.
-                let of = if of == TRUE || of == FALSE { I8 } else { of };
-                (0..count).try_for_each(|_| self.skip_at(of, depth + 1))
+                // Each element takes a byte at least, so a list ends with the bytes.
+                match of {
+                    I16 | I32 | I64 => (0..count).try_for_each(|_| self.varint().map(drop)),
+                    BINARY => (0..count).try_for_each(|_| self.binary().map(drop)),
+                    // A boolean is a byte in a list.
+                    TRUE | FALSE => (0..count).try_for_each(|_| self.byte().map(drop)),
+                    _ => (0..count).try_for_each(|_| self.skip_at(of, depth + 1)),
+                }
             }
             STRUCT => self.fields(|thrift, _, of| thrift.skip_at(of, depth + 1)),
             _ => None,
