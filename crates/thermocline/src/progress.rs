@@ -32,6 +32,12 @@ impl Progress {
         }
     }
 
+    /// Sets the number of items done.
+    pub(crate) fn at(&mut self, done: u64) {
+        self.done = usize::try_from(done).unwrap_or(usize::MAX).saturating_sub(1);
+        self.step();
+    }
+
     /// Counts one item, after which `read` of `of` bytes of the current source have been read.
     pub(crate) fn step_at(&mut self, read: u64, of: u64) {
         self.done += 1;

@@ -1,6 +1,7 @@
 //! The fleet model on every form of a trace on disk, from listing the files to the answer.
 
 use std::collections::BTreeMap;
+use std::num::NonZero;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
@@ -9,7 +10,6 @@ use model::generate::Fleet;
 use model::grid::Grid;
 use model::traces::Traces;
 use serde::Serialize;
-use trace::compact::Compactor;
 use trace::{Basis, EXTENSION, Entry, Merge, Spool};
 use units::Bytes;
 
@@ -18,6 +18,8 @@ use crate::measure::{self, Effort};
 
 /// Milliseconds that a file of an agent covers, by default (`trace.file_period`).
 const FILE_MS: u64 = 3_600_000;
+/// Threads that compact.
+const THREADS: NonZero<usize> = NonZero::<usize>::MIN.saturating_add(1);
 
 /// Speed by form, and bytes per entry.
 #[derive(Debug, Serialize)]
@@ -31,7 +33,7 @@ pub(super) struct Forms {
     /// A compacted file.
     entries_per_second_per_core_compacted: f64,
     bytes_per_entry_compacted: u64,
-    /// Compacting the files of the machines, by the clock.
+    /// Compacting the files of the machines on two threads, by the clock.
     compact_entries_per_second: f64,
     /// The same per second of CPU time.
     compact_entries_per_second_per_core: f64,
@@ -63,18 +65,20 @@ pub(super) fn bench(effort: Effort, fleet: &Fleet, grid: &Grid) -> Result<Forms>
     };
     let compacted_file = compacted.join("all.parquet");
     let mut by_clock = Vec::new();
-    let compact_rate = |files: &[PathBuf], by_clock: &mut Vec<f64>| {
-        eprintln!("measuring compaction of {} files", files.len());
+    let compact_rate = |files: &[Vec<PathBuf>], by_clock: &mut Vec<f64>| {
+        eprintln!("measuring compaction of {} machines, {} files", files.len(), files.iter().map(Vec::len).sum::<usize>());
         measure::median_rate(few, &mut || {
             let begin = Instant::now();
-            let entries = compact(files, &compacted_file, fleet.basis()).unwrap_or_default();
+            let entries = compact(files, &compacted_file).unwrap_or_default();
             #[expect(clippy::cast_precision_loss, reason = "shown with three digits")]
             by_clock.push(entries as f64 / begin.elapsed().as_secs_f64());
             entries
         })
     };
-    let compact_hourly = compact_rate(&hourly_files, &mut Vec::new())?;
-    let compact_per_core = compact_rate(&machine_files, &mut by_clock)?;
+    let by_machine: Vec<_> = (0..machine_files.len()).map(|index| files(&hourly.join(index.to_string()))).collect::<Result<_>>()?;
+    let compact_hourly = compact_rate(&by_machine, &mut Vec::new())?;
+    let by_machine: Vec<_> = machine_files.iter().map(|file| vec![file.clone()]).collect();
+    let compact_per_core = compact_rate(&by_machine, &mut by_clock)?;
     by_clock.sort_by(f64::total_cmp);
     let entries = Traces::open(std::slice::from_ref(&compacted))?.entries();
     let bytes = |files: &[PathBuf]| -> Result<u64> {
@@ -115,11 +119,7 @@ fn write_hourly(file: &Path, into: &Path, basis: Basis) -> Result<()> {
     Ok(())
 }
 
-/// Compacts files into one. Returns the number of entries.
-fn compact(files: &[PathBuf], out: &Path, basis: Basis) -> Result<u64> {
-    let mut compactor = Compactor::create(out, basis)?;
-    for entry in Merge::of(files.iter().cloned())? {
-        compactor.push(entry?)?;
-    }
-    Ok(compactor.finish()?.entries)
+/// Compacts files into one, on two threads. Returns the number of entries.
+fn compact(machines: &[Vec<PathBuf>], out: &Path) -> Result<u64> {
+    Ok(trace::compact::compact(machines, out, THREADS, &mut |_| {})?.file.entries)
 }

@@ -28,9 +28,11 @@ use crate::entry::{Basis, Entry, Figures, JobId};
 use crate::error::{Error, Result};
 use crate::pack::{self, LANES};
 
+mod columns;
 mod read;
 mod write;
 
+pub use columns::{Compacted, compact};
 pub use read::{CompactedTrace, Days};
 pub use write::Compactor;
 
@@ -210,20 +212,16 @@ impl JobDay {
             matrix.extend(numbers(&entry.figures, day_unix_ms, page, page_shift));
             matrix.resize(matrix.len().next_multiple_of(stride), 0);
         }
+        let labels = [&first.labels.class, &first.labels.policy, &first.labels.tracker].map(Clone::clone);
+        Some(Self { page_shift, ..Self::of_rows(first.id.clone(), labels, day_unix_ms, &matrix, stride) })
+    }
+
+    /// Packs the numbers of a job's day, given row by row. The labels are class, policy and tracker.
+    fn of_rows(id: JobId, [class, policy, tracker]: [String; 3], day_unix_ms: UnixMillis, matrix: &[u32], stride: usize) -> Self {
         let mut tiles = Vec::new();
-        pack::pack(&matrix, stride, &mut tiles);
-        Some(Self {
-            id: first.id.clone(),
-            class: first.labels.class.clone(),
-            policy: first.labels.policy.clone(),
-            tracker: first.labels.tracker.clone(),
-            day_unix_ms,
-            entries: entries.len(),
-            page_shift,
-            version: VERSION,
-            checksum: checksum(VERSION, &tiles),
-            tiles: ByteArray::from(tiles),
-        })
+        pack::pack(matrix, stride, &mut tiles);
+        let (entries, checksum) = (matrix.len() / stride, checksum(VERSION, &tiles));
+        Self { id, class, policy, tracker, day_unix_ms, entries, page_shift: 0, version: VERSION, checksum, tiles: ByteArray::from(tiles) }
     }
 
     /// Unpacks the entries, replacing the contents of `unpacked`. `path` is the file's path, for errors.

@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::io::Write as _;
+use std::num::NonZero;
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
@@ -11,7 +13,6 @@ use config::Config;
 use globset::{GlobBuilder, GlobMatcher};
 use serde::Serialize;
 use trace::check::{self, Kind};
-use trace::compact::Compactor;
 use trace::{Basis, Entry, FIGURES, FileSummary, Merge, Writer, calendar, schema};
 use units::{Bytes, Millis, UnixMillis};
 
@@ -103,15 +104,7 @@ pub(crate) fn run(config: &Config, format: Format, command: &TraceCommand) -> Re
             })?;
         }
         TraceCommand::Anonymise(arguments) => anonymise::anonymise(&find(config, &arguments.traces)?, arguments, format)?,
-        TraceCommand::Compact(arguments) => {
-            into(config, format, arguments, |path, basis, stream| {
-                let mut compactor = Compactor::create(path, basis)?;
-                while let Some(entry) = stream.next()? {
-                    compactor.push(entry)?;
-                }
-                Ok(compactor.finish()?)
-            })?;
-        }
+        TraceCommand::Compact(arguments) => compact(&find(config, &arguments.traces)?, &arguments.to, format)?,
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -282,13 +275,35 @@ fn into(
     let inputs = find(config, &arguments.traces)?;
     let mut stream = Stream::open(&inputs, None)?;
     let basis = stream.basis;
-    let FileSummary { entries, jobs, size } = inputs::put(&arguments.to, |path| make(path, basis, &mut stream))?;
+    let made = inputs::put(&arguments.to, |path| make(path, basis, &mut stream))?;
     let dropped = stream.merge.dropped();
     drop(stream);
-    let made = serde_json::json!({ "file": arguments.to, "entries": entries, "jobs": jobs, "bytes": size.0, "dropped_entries": dropped });
+    print_made(format, &arguments.to, made, dropped)
+}
+
+/// Writes the compacted form, on all cores.
+fn compact(inputs: &Inputs, to: &str, format: Format) -> Result<()> {
+    let locals = inputs.all_local()?;
+    // The files of a machine are in its directory; files that name no machine may have the same jobs.
+    let machine =
+        |below: &str| below.split('/').filter(|part| part.starts_with("cluster=") || part.starts_with("machine=")).collect::<String>();
+    let mut machines: BTreeMap<String, Vec<PathBuf>> = BTreeMap::new();
+    for (input, local) in inputs.files.iter().zip(&locals) {
+        machines.entry(machine(&input.below)).or_default().push(local.path().to_owned());
+    }
+    let machines: Vec<_> = machines.into_values().collect();
+    let threads = std::thread::available_parallelism().unwrap_or(NonZero::<usize>::MIN);
+    let mut progress = Progress::new("entries", 0);
+    let made = inputs::put(to, |path| Ok(trace::compact::compact(&machines, path, threads, &mut |entries| progress.at(entries))?))?;
+    drop(progress);
+    print_made(format, to, made.file, made.dropped)
+}
+
+fn print_made(format: Format, to: &str, FileSummary { entries, jobs, size }: FileSummary, dropped: u64) -> Result<()> {
+    let made = serde_json::json!({ "file": to, "entries": entries, "jobs": jobs, "bytes": size.0, "dropped_entries": dropped });
     print(format, &made, || {
         let twice = if dropped > 0 { format!("; {dropped} more came twice") } else { String::new() };
-        format!("{}: {entries} entries of {jobs} jobs, {size}{twice}\n", arguments.to)
+        format!("{to}: {entries} entries of {jobs} jobs, {size}{twice}\n")
     })
 }
 

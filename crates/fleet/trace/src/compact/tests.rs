@@ -120,3 +120,59 @@ fn damaged_bytes_are_reported() {
     }
     assert!(crate::Trace::open(&path).is_err());
 }
+
+fn write_trace(path: &Path, thresholds: usize, entries: &[Entry]) -> PathBuf {
+    let mut writer = crate::Writer::create(path, basis(thresholds)).unwrap();
+    entries.iter().for_each(|entry| writer.push(entry).unwrap());
+    writer.finish().unwrap();
+    path.to_owned()
+}
+
+#[test]
+fn columns_on_any_number_of_threads_compact_to_the_same_bytes() {
+    let dir = tempfile::tempdir().unwrap();
+    let (expected_path, path) = (dir.path().join("expected"), dir.path().join("found"));
+    let check = |entries: &[Entry], machines: &[Vec<PathBuf>], duplicates: u64, what: &str| {
+        let mut compactor = Compactor::create(&expected_path, basis(4)).unwrap();
+        entries.iter().for_each(|entry| compactor.push(entry.clone()).unwrap());
+        let expected = compactor.finish().unwrap();
+        for threads in [1, 2, 5] {
+            let mut last = 0;
+            let mut progress = |entries: u64| last = entries;
+            let found = super::compact(machines, &path, std::num::NonZero::new(threads).unwrap(), &mut progress).unwrap();
+            assert_eq!((found.file, found.dropped), (expected, duplicates), "{what}, {threads} threads");
+            assert!(std::fs::read(&path).unwrap() == std::fs::read(&expected_path).unwrap(), "{what}, {threads} threads");
+            assert_eq!(last, expected.entries);
+        }
+    };
+    // A machine with files of 100 entries' time, one with a file, and one whose tracker changes.
+    let mut changing = entries("c", 3, 700, 5);
+    changing.iter_mut().enumerate().filter(|(at, _)| at % 300 > 120).for_each(|(_, entry)| entry.labels.tracker = "damon".to_owned());
+    let machines = [entries("a", 5, 700, 5), entries("b", 2, 900, 5), changing];
+    let whole: Vec<Entry> = machines.iter().flatten().cloned().collect();
+    let part_of = |machine: usize, part: u64| {
+        let in_part = |entry: &&Entry| entry.figures.start_unix_ms.since(DAY).0 / 30_000_000 == part;
+        machines[machine].iter().filter(in_part).cloned().collect::<Vec<_>>()
+    };
+    let parts = |machine: usize| -> Vec<PathBuf> {
+        (0..7).map(|part| write_trace(&dir.path().join(format!("{machine}-{part}")), 4, &part_of(machine, part))).collect()
+    };
+    let single = write_trace(&dir.path().join("single"), 4, &machines[1]);
+    check(&whole, &[parts(2), vec![single.clone()], parts(0)], 0, "columns");
+    // Files in another order, and a file twice, are merged.
+    let mut mixed = parts(0);
+    mixed.reverse();
+    mixed.push(write_trace(&dir.path().join("twice"), 4, &part_of(0, 3)));
+    check(&whole, &[mixed, parts(2), vec![single.clone()]], part_of(0, 3).len() as u64, "merged");
+    // Machines that are not apart.
+    let mut all = parts(0);
+    let last = all.pop().unwrap();
+    let rest = [parts(2), vec![last, single]].concat();
+    check(&whole, &[all, rest], 0, "mixed");
+    // Counts beyond 31 bits, and beyond 32.
+    let mut large = machines[0].clone();
+    (large[900].cold_pages[1], large[1_000].cold_pages[1]) = (1 << 31, 5 << 33);
+    large[2_000].figures.memory_bytes = Bytes(1 << 50);
+    let file = write_trace(&dir.path().join("large"), 4, &large);
+    check(&large, &[vec![file]], 0, "large");
+}

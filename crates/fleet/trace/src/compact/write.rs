@@ -13,7 +13,7 @@ use store::file::temporary_for;
 use tempfile::NamedTempFile;
 use units::UnixMillis;
 
-use super::{Basis, ByteArray, Entry, Error, JobDay, KEY_VERSION, Path, PathBuf, Result, VERSION, day_entries_max};
+use super::{Basis, ByteArray, Entry, Error, JobDay, JobId, KEY_VERSION, Path, PathBuf, Result, VERSION, day_entries_max};
 use crate::calendar::DAY_MS;
 use crate::schema;
 use crate::write::{FileSummary, persist};
@@ -43,6 +43,7 @@ pub struct Compactor {
     day: Vec<Entry>,
     days: Vec<JobDay>,
     days_bytes: usize,
+    last_job: Option<JobId>,
     written: FileSummary,
 }
 
@@ -62,7 +63,8 @@ impl Compactor {
         let schema = schema().map_err(&failed)?;
         let file = SerializedFileWriter::new(BufWriter::new(temporary_for(path)?), schema, Arc::new(properties(&basis)));
         let file = file.map_err(&failed)?;
-        Ok(Self { path: path.to_owned(), basis, file, day: Vec::new(), days: Vec::new(), days_bytes: 0, written: FileSummary::default() })
+        let (day, days, written) = (Vec::new(), Vec::new(), FileSummary::default());
+        Ok(Self { path: path.to_owned(), basis, file, day, days, days_bytes: 0, last_job: None, written })
     }
 
     /// Appends an entry. Entries must be sorted by [`Entry::order`].
@@ -76,17 +78,11 @@ impl Compactor {
                 let (job, start_unix_ms) = (entry.id.job.clone(), entry.figures.start_unix_ms);
                 return Err(Error::Order { path: self.path.clone(), job, start_unix_ms });
             }
-            let same_job = last.id == entry.id;
-            if !same_job || day(last) != day(&entry) || last.labels.tracker != entry.labels.tracker {
+            if last.id != entry.id || day(last) != day(&entry) || last.labels.tracker != entry.labels.tracker {
                 self.end_row();
             }
-            if !same_job && (self.days_bytes >= GROUP_BYTES || self.days.len() >= GROUP_DAYS_MAX / 2) {
-                self.end_group()?;
-            }
-            self.written.jobs += u64::from(!same_job);
-        } else {
-            self.written.jobs = 1;
         }
+        self.begin_job(&entry.id)?;
         let most = day_entries_max(self.basis.buckets(), VERSION);
         if self.day.len() >= most {
             return Err(Error::damaged(&self.path, format!("{} has more than {most} entries of one day", entry.id.job)));
@@ -94,6 +90,45 @@ impl Compactor {
         self.written.entries += 1;
         self.day.push(entry);
         Ok(())
+    }
+
+    /// Ends the row group if it is large and this is another job than that of the last entry.
+    fn begin_job(&mut self, id: &JobId) -> Result<()> {
+        if self.last_job.as_ref() == Some(id) {
+            return Ok(());
+        }
+        if self.days_bytes >= GROUP_BYTES || self.days.len() >= GROUP_DAYS_MAX / 2 {
+            self.end_group()?;
+        }
+        self.written.jobs += 1;
+        self.last_job = Some(id.clone());
+        Ok(())
+    }
+
+    /// Returns the number of entries so far.
+    pub(super) fn entries(&self) -> u64 {
+        self.written.entries
+    }
+
+    /// Returns whether an entry may be appended by its order.
+    pub(super) fn follows(&self, entry: &Entry) -> bool {
+        match self.day.last() {
+            Some(last) => last.order() <= entry.order(),
+            None => self.last_job.as_ref().is_none_or(|last| *last < entry.id),
+        }
+    }
+
+    /// Appends a packed day. Returns `false` if its job is before that of the last one.
+    pub(super) fn push_day(&mut self, day: JobDay) -> Result<bool> {
+        self.end_row();
+        if self.last_job.as_ref().is_some_and(|last| *last > day.id) {
+            return Ok(false);
+        }
+        self.begin_job(&day.id)?;
+        self.written.entries += day.entries as u64;
+        self.days_bytes += day.tiles.len();
+        self.days.push(day);
+        Ok(true)
     }
 
     fn end_row(&mut self) {
