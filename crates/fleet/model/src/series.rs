@@ -196,19 +196,9 @@ impl Series {
         Ok(())
     }
 
-    /// Appends an entry by the suffix sums of both histograms, cold ages before promotions.
-    ///
-    /// # Errors
-    /// [`RowError`]; the series is then unchanged.
-    pub fn push_sums(&mut self, age_ms: Millis, window_ms: Millis, sums: &[u32]) -> Result<(), RowError> {
-        self.check(age_ms, [sums.len() / 2, sums.len().div_ceil(2)])?;
-        let (cold, promotions) = sums.split_at(self.buckets);
-        if rises(cold) || rises(promotions) {
-            return Err(RowError::Rising);
-        }
-        self.sums.extend_from_slice(sums);
-        self.push_times(age_ms, window_ms);
-        Ok(())
+    /// Returns whether suffix sums, cold ages before promotions, increase in one of the histograms.
+    pub(crate) fn rises(&self, sums: &[u32]) -> bool {
+        sums.split_at_checked(self.buckets).is_some_and(|(cold, promotions)| rises(cold) || rises(promotions))
     }
 
     /// Appends entries whose ages were obtained by one tracker. `append_sums` appends the suffix sums of all of them, cold ages
@@ -410,7 +400,14 @@ mod tests {
         assert_eq!(series.summed(NonZero::new(3).unwrap()).unwrap().sums(), summed.sums());
         assert_eq!(series.summed(NonZero::<usize>::MIN).unwrap().sums(), series.sums());
         let mut same = Series::new(&thresholds);
-        let mut check = |age_ms, sums: &[u32], expected| assert_eq!(same.push_sums(Millis(age_ms), Millis(1_000), sums), expected);
+        let mut check = |age_ms, sums: &[u32], expected: Result<(), RowError>| {
+            let row = NewRow { age_ms: Millis(age_ms), window_ms: Millis(1_000), resolved_to: Age::MAX, sampled: 0 };
+            let appended = match same.rises(sums) {
+                true => Err((0, RowError::Rising)),
+                false => same.append("", std::iter::once(row), |all| all.extend_from_slice(sums)),
+            };
+            assert_eq!(appended, expected.map_err(|error| (0, error)));
+        };
         check(1_000, &[15, 11, 6, 6, 5, 3], Ok(()));
         check(2_000, &[15, 11, 6, 6, 5], Err(RowError::Buckets { found: 2, expected: 3 }));
         check(1_000, &[15, 11, 6, 6, 5, 3], Err(RowError::Order { now: Millis(1_000), last: Millis(1_000) }));

@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::path::Path;
 
 use trace::compact::{CompactedTrace, DayEntries, Number};
-use units::{Millis, RatioPpm};
+use units::Millis;
 
 use super::error::Error;
 use super::job::{Job, finish_job};
@@ -34,21 +34,7 @@ pub(super) fn read(file: &Path, groups: Range<usize>, job: &mut Job, each: &mut 
                 job.begin([&day.id.cluster, &day.id.machine, &day.class], if unpacked.is_empty() { day.day_unix_ms } else { start(0) });
                 last = Some(day.id.clone());
             }
-            for entry in 0..unpacked.len() {
-                let number = |number| unpacked.number(entry, number);
-                let age_ms = match number(Number::JobAgeMs) {
-                    // The field saturates at 49 days. Longer than any warm-up, the exact age makes no difference:
-                    // continue with the time.
-                    u32::MAX => Millis(u64::from(u32::MAX)) + start(entry).since(job.series.start_unix_ms),
-                    age_ms => Millis(u64::from(age_ms)),
-                };
-                job.add_sampled(RatioPpm(number(Number::SampledCompressedPpm)));
-                job.add_zswap(u64::from(number(Number::ZswapStored)), u64::from(number(Number::ZswapPool)));
-                let pushed = job.series.push_sums(age_ms, Millis(u64::from(number(Number::WindowMs))), unpacked.sums(entry));
-                pushed.map_err(|source| failed(start(entry), source))?;
-                let origin = [Number::ResolvedToScans, Number::SampledPages].map(|of| u64::from(number(of)));
-                job.set_origin(&day.tracker, origin[0], origin[1]);
-            }
+            job.push_day(&day.tracker, day.day_unix_ms, &unpacked).map_err(|(entry, source)| failed(start(entry), source))?;
         }
         finish_job(job, each);
         job.series.clear();

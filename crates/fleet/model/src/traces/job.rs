@@ -1,6 +1,6 @@
 //! The job that is being read from a trace.
 
-use trace::compact::zswap_kib;
+use trace::compact::{DayEntries, Number, zswap_kib};
 use trace::{Basis, Batch, Figures, JobId, Part};
 use units::{Age, Bytes, Millis, RatioPpm, UnixMillis};
 
@@ -118,6 +118,35 @@ impl Job {
             let start_unix_ms = UnixMillis(batch.figure::<0>(rows.start + index));
             Error::Row { job: part.job.to_owned(), machine: part.machine.to_owned(), start_unix_ms, source }
         })
+    }
+
+    /// Appends the entries of a compacted day. An error has the index of the entry.
+    pub(super) fn push_day(&mut self, tracker: &str, day_unix_ms: UnixMillis, day: &DayEntries) -> Result<(), (usize, RowError)> {
+        let entries = 0..day.len();
+        for entry in entries.clone() {
+            self.add_sampled(RatioPpm(day.number(entry, Number::SampledCompressedPpm)));
+            self.add_zswap(u64::from(day.number(entry, Number::ZswapStored)), u64::from(day.number(entry, Number::ZswapPool)));
+        }
+        let begin = self.series.start_unix_ms;
+        let rows = entries.clone().map(|entry| {
+            let number = |number| day.number(entry, number);
+            let age_ms = match number(Number::JobAgeMs) {
+                // The field saturates at 49 days. Longer than any warm-up, the exact age makes no difference:
+                // continue with the time.
+                u32::MAX => Millis(u64::from(u32::MAX)) + (day_unix_ms + Millis(u64::from(number(Number::StartMs)))).since(begin),
+                age_ms => Millis(u64::from(age_ms)),
+            };
+            NewRow {
+                age_ms,
+                window_ms: Millis(u64::from(number(Number::WindowMs))),
+                resolved_to: resolved_to(tracker, u64::from(number(Number::ResolvedToScans))),
+                sampled: number(Number::SampledPages),
+            }
+        });
+        if let Some(entry) = entries.clone().find(|&entry| self.series.rises(day.sums(entry))) {
+            return Err((entry, RowError::Rising));
+        }
+        self.series.append(tracker, rows, |sums| entries.for_each(|entry| sums.extend_from_slice(day.sums(entry))))
     }
 
     fn push_row(&mut self, tracker: &str, figures: &Figures, promotions: &[u64], cold: &[u64]) -> Result<(), RowError> {
