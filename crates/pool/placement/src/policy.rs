@@ -78,6 +78,11 @@ pub enum Strategy {
     Alignment,
     /// The server whose free shares of cores and local memory differ least after placement. Strands little of either.
     Balance,
+    /// As [`Self::Balance`], with pool memory as a third dimension: of a VM that requests slices, the free shares of local memory and of
+    /// the pool both stay close to the free share of cores. The pool's share is what one VM could still get
+    /// ([`PoolSpace::grantable`]), so that pools and controllers with much free memory come first, and the failure of one affects few
+    /// VMs.
+    PoolBalance,
     /// A random server.
     Random {
         /// Seed of the random choice.
@@ -87,7 +92,7 @@ pub enum Strategy {
 
 impl Strategy {
     /// The names of all policies, for help texts.
-    pub const NAMES: [&'static str; 6] = ["first_fit", "best_fit", "worst_fit", "alignment", "balance", "random"];
+    pub const NAMES: [&'static str; 7] = ["first_fit", "best_fit", "worst_fit", "alignment", "balance", "pool_balance", "random"];
 
     /// Returns the policy with this name. `seed` is used by randomized policies.
     ///
@@ -116,6 +121,7 @@ impl FromStr for Strategy {
             "worst_fit" => Self::WorstFit,
             "alignment" => Self::Alignment,
             "balance" => Self::Balance,
+            "pool_balance" => Self::PoolBalance,
             "random" => Self::Random { seed: 1 },
             _ => return Err(UnknownPolicy(name.to_owned())),
         })
@@ -130,6 +136,7 @@ impl fmt::Display for Strategy {
             Self::WorstFit => "worst_fit",
             Self::Alignment => "alignment",
             Self::Balance => "balance",
+            Self::PoolBalance => "pool_balance",
             Self::Random { .. } => "random",
         })
     }
@@ -150,6 +157,12 @@ impl Policy for Strategy {
                 let [cores, mib, _] = candidate.remaining();
                 cores.abs_diff(mib)
             }
+            Self::PoolBalance => {
+                let [cores, mib, pool] = candidate.remaining();
+                // Without slices the pool does not matter, and servers of all pools are alike.
+                let of_pool = if candidate.request.pool_slices == Slices::ZERO { 0 } else { cores.abs_diff(pool) };
+                cores.abs_diff(mib) + of_pool
+            }
             Self::Random { seed } => draw(*seed, candidate.request.id, candidate.server),
         }
     }
@@ -163,11 +176,13 @@ impl Policy for Strategy {
         let left_cores = ppm(u64::from(cores.saturating_sub(request.cores)), shape.cores());
         let left_mib = |free: u64| ppm(free.saturating_sub(u64::from(request.local_mib)), shape.mib());
         let (least, most) = (left_mib(mib.0), left_mib(mib.1));
+        // Of cores and local memory; a pool can only add to it.
+        let difference = least.saturating_sub(left_cores).max(left_cores.saturating_sub(most));
         match self {
             Self::BestFit => Some(left_cores + least),
             Self::WorstFit => Some(3_000_000 - (left_cores + most + in_pool).min(3_000_000)),
             Self::Alignment => Some(u64::MAX - alignment(request, shape, (cores, mib.1)) - in_pool * 1_000_000),
-            Self::Balance => Some(least.saturating_sub(left_cores).max(left_cores.saturating_sub(most))),
+            Self::Balance | Self::PoolBalance => Some(difference),
             Self::FirstFit | Self::Random { .. } => None,
         }
     }

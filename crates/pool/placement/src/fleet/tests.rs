@@ -34,6 +34,11 @@ fn each_policy_chooses_its_preferred_server() {
     // Server 2 has cores to spare against its memory, server 1 the reverse.
     check(Named::Balance, vm(1, 1, 10, 0), &[16, 16], Some(2));
     check(Named::Balance, vm(1, 6, 1, 0), &[16, 16], Some(1));
+    // Without slices the pool does not matter. With them, a server comes first whose free cores are in proportion
+    // to what is left of its pool.
+    check(Named::PoolBalance, vm(1, 1, 10, 0), &[0, 16], Some(2));
+    check(Named::PoolBalance, vm(1, 2, 2, 2), &[16, 4], Some(1));
+    check(Named::PoolBalance, vm(1, 2, 2, 2), &[4, 16], Some(3));
     // A pool without enough slices rules out its servers.
     check(Named::FirstFit, vm(1, 2, 2, 3), &[2, 16], Some(2));
     check(Named::FirstFit, vm(1, 2, 2, 3), &[2, 2], None);
