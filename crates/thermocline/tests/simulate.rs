@@ -43,6 +43,37 @@ fn larger_pools_save_more_and_threads_change_nothing() {
 }
 
 #[test]
+fn provisioned_memory_keeps_the_service_level_by_each_rule() {
+    let directory = tempfile::tempdir().unwrap();
+    let trace = trace(directory.path());
+    let asked = ["--memory", "pond,oracle", "--latency", "64ns", "--placement", "pool_balance"];
+    for rule in ["replayed", "rarely_moved", "scheduled"] {
+        let provision = format!("--provision={rule}");
+        let report = simulate(&trace, &[&asked[..], &[&provision, "--service-level", "1%"]].concat());
+        assert_eq!(report["site"]["service_level"], serde_json::json!({"rule": rule, "share": 10_000}));
+        for row in report["results"].as_array().unwrap() {
+            let least = &row["provisioned"];
+            let of = |key: &str| least[key].as_u64().unwrap();
+            let (vms, counted) = (of_run(least, "started") + of_run(least, "rejected"), of_run(least, "rejected"));
+            let moved = of_run(least, "moved");
+            let counted = counted + if rule == "rarely_moved" { moved } else { 0 };
+            assert!(counted * 100 <= vms && (rule != "scheduled" || moved == 0), "{row:#}");
+            assert!(of("bytes") <= of("local_only_bytes") && of("pool_bytes") < of("bytes"), "{row:#}");
+            assert_eq!(row["provisioned_saved_by_cluster"].as_array().unwrap().len(), 2);
+        }
+        let oracle = &report["results"][3];
+        assert_eq!((&oracle["memory"], of_run(&oracle["provisioned"], "mispredicted")), (&Value::from("oracle"), 0));
+    }
+    let replayed = simulate(&trace, &[&asked[..], &["--provision"]].concat());
+    assert_eq!(replayed["site"]["service_level"], serde_json::json!({"rule": "replayed", "share": 1_000}));
+}
+
+/// A counter of the run with provisioned memory.
+fn of_run(provisioned: &Value, key: &str) -> u64 {
+    provisioned["tally"][key].as_u64().unwrap()
+}
+
+#[test]
 fn faults_come_from_the_seed() {
     let directory = tempfile::tempdir().unwrap();
     let trace = trace(directory.path());
@@ -111,6 +142,8 @@ fn nonsense_is_refused_in_words() {
     check(&["--memory", "dynamic"], "static=SHARE");
     check(&["--latency", "182%"], "by_pool_size");
     check(&["--placement", "tetris"], "best_fit");
+    check(&["--provision=peaks"], "rarely_moved");
+    check(&["--service-level", "1%"], "--provision");
     check(&["--accuracy", "luck=1%"], "overpredictions");
     check(&["--counters", "c.jsonl"], "--models");
     check(&["--buffer", "1500MiB"], "whole GiB");

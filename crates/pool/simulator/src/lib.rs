@@ -20,6 +20,7 @@
 #![deny(missing_docs)]
 
 pub mod assumptions;
+pub mod error;
 pub mod faults;
 pub mod latency;
 pub mod memory;
@@ -28,6 +29,7 @@ pub mod predictions;
 pub mod provision;
 pub mod queue;
 pub mod run;
+pub mod service_level;
 pub mod site;
 pub mod study;
 pub mod tally;

@@ -6,6 +6,7 @@ mod events;
 mod exchange;
 mod state;
 
+pub(crate) use capacity::proportional_slices;
 pub use capacity::{Baseline, Capacity, UniformCapacity};
 pub use state::Run;
 
@@ -37,6 +38,24 @@ pub fn simulate(site: &Site, setup: Setup<'_>, cluster: &Cluster, baseline: &Bas
     let mut run = Run::new(site, setup, cluster, Some(baseline), capacity)?;
     while run.step().is_some() {}
     Some(run.finish())
+}
+
+/// Returns whether a setup with servers and pools of this size keeps the site's service level. Stops at the VM that breaks it. Returns
+/// `None` if the servers' shape is invalid.
+pub(crate) fn keeps_service_level(
+    site: &Site,
+    setup: Setup<'_>,
+    cluster: &Cluster,
+    baseline: &Baseline,
+    capacity: UniformCapacity,
+) -> Option<bool> {
+    let mut run = Run::new(site, setup, cluster, Some(baseline), Capacity::Uniform(capacity))?;
+    while run.step().is_some() {
+        if !site.service_level.is_kept(&run.tally, baseline.tally.started) {
+            return Some(false);
+        }
+    }
+    Some(true)
 }
 
 #[cfg(test)]

@@ -8,6 +8,7 @@ use vmtrace::Vm;
 
 use crate::faults::Faults;
 use crate::memory::MemoryPolicy;
+use crate::service_level::ServiceLevel;
 
 /// Parameters that all runs of a study share.
 #[derive(Clone, Debug, Serialize)]
@@ -38,6 +39,8 @@ pub struct Site {
     pub noticed_after: Ns,
     /// Time to copy one slice to local memory (Pond section 4.2: 50 ms).
     pub copy: Ns,
+    /// What provisioned memory must achieve ([`crate::provision`]). Other runs ignore it.
+    pub service_level: ServiceLevel,
 }
 
 impl Default for Site {
@@ -57,6 +60,7 @@ impl Default for Site {
             mitigated_ppm: RatioPpm(10_000),
             noticed_after: Ns(1_800_000 * MS),
             copy: Ns(50 * MS),
+            service_level: ServiceLevel::default(),
         }
     }
 }

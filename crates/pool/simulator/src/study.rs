@@ -5,28 +5,15 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use serde::Serialize;
-use thiserror::Error;
 use units::RatioPpm;
 use vmtrace::Vm;
 
-use crate::provision::{Provisioned, provision};
+use crate::provision::{Provisioned, local_only_mib, provision};
 use crate::run::{Baseline, Capacity, baseline, simulate};
 use crate::site::{Cluster, Setup, Site};
 use crate::tally::{Tally, saved};
 
-/// Errors of a study.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-pub enum Error {
-    /// The servers' shape is invalid.
-    #[error(
-        "a server has 1 to {} NUMA nodes, and at most 4294967295 cores and MiB of memory; change the sockets, cores or memory",
-        placement::NODES_MAX
-    )]
-    Servers,
-    /// A cluster has too many VMs.
-    #[error("a cluster has {0} VMs, and at most 4294967294 can be simulated; distribute the trace over more clusters")]
-    TooManyVms(usize),
-}
+pub use crate::error::Error;
 
 /// How the VMs of a trace are distributed over clusters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -109,6 +96,8 @@ pub struct Outcome {
     pub saved_ratio_by_cluster: Vec<f64>,
     /// The least memory to buy with all servers and pools alike; `None` unless requested.
     pub provisioned: Option<Provisioned>,
+    /// Share of DRAM that this memory saves in each cluster, in the order of the clusters; empty unless requested.
+    pub provisioned_saved_by_cluster: Vec<f64>,
     /// Pools with fewer servers than the configuration allows.
     pub pools_not_full: u32,
 }
@@ -180,7 +169,7 @@ struct ClusterOutcome {
 /// Runs every setup on every cluster, one task for each pair.
 ///
 /// # Errors
-/// [`Error::Servers`]: the servers' shape is invalid.
+/// [`Error::Servers`]: the servers' shape is invalid. [`Error::ServiceLevel`]: no amount of memory keeps the service level.
 pub fn run(
     site: &Site,
     clusters: &[Cluster],
@@ -191,12 +180,22 @@ pub fn run(
     progress: impl Fn(usize) + Sync,
 ) -> Result<Vec<Outcome>, Error> {
     let per_setup = clusters.len();
+    // Memory without pools does not depend on the setup.
+    let local_only = if extra.provision {
+        let task = |cluster: usize| local_only_mib(site, &clusters[cluster], &baselines[cluster]);
+        run_parallel(clusters.len(), threads, task, |_| {}).into_iter().map(|mib| mib.map(Some)).collect::<Result<Vec<_>, _>>()?
+    } else {
+        vec![None; clusters.len()]
+    };
     let task = |number: usize| {
         let (setup, cluster, baseline) = (setups[number / per_setup], &clusters[number % per_setup], &baselines[number % per_setup]);
         let measured = simulate(site, setup, cluster, baseline, Capacity::Ample)?;
         let peaks: Vec<pool::Slices> = measured.pool_peaks.iter().map(|peak| peak.in_use + site.buffer_slices).collect();
         let confirmed = if extra.confirm { Some(simulate(site, setup, cluster, baseline, Capacity::Slices(&peaks))?) } else { None };
-        let provisioned = if extra.provision { Some(provision(site, setup, cluster, baseline)?) } else { None };
+        let provisioned = match local_only[number % per_setup] {
+            Some(node_mib) => Some(provision(site, setup, cluster, baseline, node_mib)?),
+            None => None,
+        };
         Some(ClusterOutcome { measured, confirmed, provisioned })
     };
     let results = run_parallel(setups.len() * per_setup, threads, task, progress);
@@ -211,7 +210,7 @@ pub fn run(
 fn outcome(site: &Site, setup: &Setup<'_>, clusters: &[Cluster], baselines: &[Baseline], results: &[ClusterOutcome]) -> Outcome {
     let (mut reference, mut measured, mut confirmed) = (Tally::default(), Tally::default(), None::<Tally>);
     let mut by_cluster = Vec::with_capacity(results.len());
-    let mut provisioned = None::<Provisioned>;
+    let (mut provisioned, mut provisioned_saved) = (None::<Provisioned>, Vec::new());
     for (baseline, ClusterOutcome { measured: of_cluster, confirmed: again, provisioned: least }) in baselines.iter().zip(results) {
         reference.add(&baseline.tally);
         measured.add(of_cluster);
@@ -220,6 +219,7 @@ fn outcome(site: &Site, setup: &Setup<'_>, clusters: &[Cluster], baselines: &[Ba
         }
         if let Some(least) = least {
             provisioned.get_or_insert_default().add(least);
+            provisioned_saved.push(saved(least.bytes, least.local_only_bytes));
         }
         by_cluster.push(saved(of_cluster.required.bytes(), baseline.tally.required.bytes()));
     }
@@ -234,5 +234,6 @@ fn outcome(site: &Site, setup: &Setup<'_>, clusters: &[Cluster], baselines: &[Ba
         measured,
         confirmed,
         provisioned,
+        provisioned_saved_by_cluster: provisioned_saved,
     }
 }

@@ -15,6 +15,7 @@ use simulator::memory::MemoryPolicy;
 use simulator::oracle::{Accuracy, Oracle};
 use simulator::predictions::Predictions;
 use simulator::run::Baseline;
+use simulator::service_level::{Rule, ServiceLevel};
 use simulator::site::Cluster;
 use simulator::study::{self, ClusterAssignment, ExtraRuns, Outcome, Servers};
 use simulator::{Setup, Site};
@@ -65,7 +66,7 @@ pub(super) fn simulate(format: Format, arguments: &Simulate) -> Result<()> {
     let planned = plan(arguments, &clusters, &predictions);
     let setups: Vec<Setup<'_>> = planned.iter().map(|planned| planned.setup(arguments.seed)).collect();
     let tasks = setups.len() * clusters.len();
-    let also = ExtraRuns { confirm: arguments.confirm, provision: arguments.provision };
+    let also = ExtraRuns { confirm: arguments.confirm, provision: arguments.provision.is_some() };
     let outcomes = with_progress("runs", tasks, |done| study::run(&site, &clusters, &baselines, &setups, also, threads, done))?;
     let rows = planned.iter().zip(outcomes).map(|(planned, outcome)| row(planned, outcome)).collect();
     let report = Report {
@@ -101,6 +102,10 @@ fn site(arguments: &Simulate) -> Result<Site> {
         seed: arguments.seed,
         margin: arguments.margin.as_f64(),
         mitigated_ppm: arguments.mitigated,
+        service_level: ServiceLevel {
+            rule: arguments.provision.as_deref().and_then(Rule::named).unwrap_or_default(),
+            share: arguments.service_level,
+        },
         ..Site::default()
     })
 }
@@ -149,7 +154,11 @@ fn plan<'a>(arguments: &Simulate, clusters: &[Cluster], predictions: &'a BTreeMa
         for &split in &arguments.memory {
             for &pool_sockets in &arguments.pool_sizes {
                 let added_ns = Latency::added_ns(latency, pool_sockets);
-                let accuracy = (split == Split::Pond).then(|| arguments.accuracy.unwrap_or(published(added_ns)));
+                let accuracy = match split {
+                    Split::Pond => Some(arguments.accuracy.unwrap_or(published(added_ns))),
+                    Split::Oracle => Some(Accuracy::PERFECT),
+                    Split::AllLocal | Split::Static(_) | Split::Models => None,
+                };
                 let vms = || clusters.iter().flat_map(|cluster| &cluster.vms);
                 let oracle = accuracy.map(|accuracy| Oracle::new(vms(), &accuracy, added_ns, margin, arguments.seed));
                 let predictions = predictions.get(&added_ns).filter(|_| split == Split::Models);
@@ -169,9 +178,9 @@ impl Planned<'_> {
     fn setup(&self, seed: u64) -> Setup<'_> {
         let memory = match (self.split, &self.oracle, self.predictions) {
             (Split::Static(share), ..) => MemoryPolicy::Static { share, seed },
-            (Split::Pond, Some(oracle), _) => MemoryPolicy::Pond(oracle),
+            (Split::Pond | Split::Oracle, Some(oracle), _) => MemoryPolicy::Pond(oracle),
             (Split::Models, _, Some(predictions)) => MemoryPolicy::Pond(predictions),
-            (Split::AllLocal | Split::Pond | Split::Models, ..) => MemoryPolicy::AllLocal,
+            (Split::AllLocal | Split::Pond | Split::Oracle | Split::Models, ..) => MemoryPolicy::AllLocal,
         };
         Setup { pool_sockets: self.pool_sockets, memory, added_ns: self.added_ns }
     }
@@ -181,6 +190,7 @@ impl Planned<'_> {
             Split::AllLocal => "all_local".to_owned(),
             Split::Static(share) => format!("static={}%", share.as_f64() * 100.0),
             Split::Pond => "pond".to_owned(),
+            Split::Oracle => "oracle".to_owned(),
             Split::Models => "models".to_owned(),
         }
     }

@@ -30,8 +30,9 @@ pub enum Capacity<'a> {
 pub struct UniformCapacity {
     /// Local memory of a NUMA node, in MiB.
     pub node_mib: u32,
-    /// Slices of a pool for each of its servers.
-    pub slices_per_server: Slices,
+    /// Slices of a pool with all its servers. The last pool of a cluster may have fewer servers, and gets a proportional part, rounded
+    /// up.
+    pub pool_slices: Slices,
 }
 
 /// Slices that an ample pool has in addition, for VMs that are moved to its servers after a fault.
@@ -43,4 +44,10 @@ pub(crate) fn ample_slices(baseline: Option<&Baseline>, pool: u32, pool_servers:
     let peaks = baseline.map_or(&[][..], |baseline| &baseline.tally.server_peaks_mib);
     let mib: u64 = peaks.chunks(pool_servers as usize).nth(pool as usize).unwrap_or_default().iter().sum();
     Slices(u32::try_from((mib >> 10) * 2 + AMPLE_MIN_SLICES).unwrap_or(u32::MAX / 2).min(u32::MAX / 2))
+}
+
+/// Returns the slices of a pool with `servers` servers if one with `pool_servers` has `slices`, rounded up.
+pub(crate) fn proportional_slices(Slices(slices): Slices, servers: u32, pool_servers: u32) -> Slices {
+    let part = (u64::from(slices) * u64::from(servers)).div_ceil(u64::from(pool_servers.max(1)));
+    Slices(u32::try_from(part).unwrap_or(u32::MAX))
 }

@@ -6,12 +6,13 @@ use pool::{Command, HostId, Ns, Pool, SLICE, Slices, VmId};
 use vmtrace::Vm;
 
 use super::batches::Batches;
-use super::capacity::{Baseline, Capacity, ample_slices};
+use super::capacity::{Baseline, Capacity, ample_slices, proportional_slices};
 use super::exchange;
 use super::state::{End, Event, Run, RunningVm, SECOND};
 use crate::faults::{self, Component, FaultEvent};
 use crate::memory::{MemoryPolicy, exceeds, mib};
 use crate::queue::Queue;
+use crate::service_level::Rule;
 use crate::site::{Cluster, Setup, Site};
 use crate::tally::{PoolPeak, Required, Tally};
 
@@ -42,7 +43,7 @@ impl<'a> Run<'a> {
                 Capacity::Slices(slices) => slices.get(pool as usize).copied().unwrap_or_default(),
                 Capacity::Uniform(uniform) => {
                     let servers = pool_servers.min(cluster.servers - pool * pool_servers);
-                    Slices(uniform.slices_per_server.0.saturating_mul(servers))
+                    proportional_slices(uniform.pool_slices, servers, pool_servers)
                 }
             };
             exchange::new_pool(site, slices, pool_servers)
@@ -66,6 +67,7 @@ impl<'a> Run<'a> {
                 ..Tally::default()
             },
             bounded: !matches!(capacity, Capacity::Ample),
+            scheduled: matches!(capacity, Capacity::Uniform(_)) && site.service_level.rule == Rule::Scheduled,
             servers: baseline.map(|baseline| &baseline.servers[..]),
             site,
             setup,
@@ -173,7 +175,7 @@ impl<'a> Run<'a> {
     /// Places a VM and takes its memory: on its server of the baseline, else on any server, else on any with all memory
     /// local.
     fn place(&mut self, index: u32, vm: &Vm, requested: Slices) -> Option<(Placement, Slices)> {
-        let own = self.servers.and_then(|servers| servers.get(index as usize).copied().flatten());
+        let own = self.servers.filter(|_| !self.scheduled).and_then(|servers| servers.get(index as usize).copied().flatten());
         for slices in [Some(requested), (requested > Slices::ZERO).then_some(Slices::ZERO)].into_iter().flatten() {
             let pooled_mib = u32::try_from(slices.bytes(SLICE).0 >> 20).unwrap_or(u32::MAX);
             let request = Request { id: vm.id, cores: vm.cores, local_mib: mib(vm).saturating_sub(pooled_mib), pool_slices: slices };

@@ -53,6 +53,8 @@ pub struct Run<'a> {
     pub(crate) cluster: &'a Cluster,
     /// The servers of VMs in the baseline, which are tried first.
     pub(crate) servers: Option<&'a [Option<u32>]>,
+    /// Whether the placement policy chooses a server for every VM, and its server in the baseline is ignored.
+    pub(crate) scheduled: bool,
     pub(crate) pool_servers: u32,
     /// Whether pools have a fixed size.
     pub(crate) bounded: bool,

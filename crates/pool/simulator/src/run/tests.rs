@@ -10,7 +10,8 @@ use super::*;
 use crate::faults::Faults;
 use crate::memory::{Predict, Prediction};
 use crate::oracle::{Accuracy, Oracle};
-use crate::provision::provision;
+use crate::provision::{local_only_mib, provision};
+use crate::service_level::{Rule, ServiceLevel};
 use crate::study::{self, ClusterAssignment, ExtraRuns, Servers};
 use crate::tally::saved;
 
@@ -113,13 +114,60 @@ fn provisioned_memory_is_sufficient_and_minimal() {
     let site = Site::default();
     let cluster = cluster(vms, &site);
     let without = baseline(&site, &cluster).unwrap();
-    let found = |memory| provision(&site, setup(16, memory), &cluster, &without).unwrap();
-    let local = found(MemoryPolicy::AllLocal);
-    assert_eq!((local.bytes, local.pool_bytes), (local.local_only_bytes, Bytes::ZERO));
-    assert_eq!(local.local_only_bytes, Bytes::gib(u64::from(cluster.servers) * 320), "every server must be able to hold the largest VM");
-    let pooled = found(HALF);
-    assert_eq!(pooled.local_only_bytes, local.local_only_bytes);
-    assert!(pooled.pool_bytes > Bytes::ZERO && pooled.bytes.0 < pooled.local_only_bytes.0 * 9 / 10, "{pooled:?}");
+    for rule in [Rule::Replayed, Rule::Scheduled] {
+        let site = Site { service_level: ServiceLevel { rule, ..ServiceLevel::default() }, ..site.clone() };
+        let node_mib = local_only_mib(&site, &cluster, &without).unwrap();
+        let found = |memory| provision(&site, setup(16, memory), &cluster, &without, node_mib).unwrap();
+        let local = found(MemoryPolicy::AllLocal);
+        assert_eq!((local.bytes, local.pool_bytes, local.pools), (local.local_only_bytes, Bytes::ZERO, 0));
+        assert_eq!(
+            local.local_only_bytes,
+            Bytes::gib(u64::from(cluster.servers) * 320),
+            "every server must be able to hold the largest VM"
+        );
+        let pooled = found(HALF);
+        assert_eq!(pooled.local_only_bytes, local.local_only_bytes);
+        assert!(pooled.rented_at_peak_bytes > Bytes::ZERO && pooled.rented_at_peak_bytes < pooled.bytes);
+        assert!(pooled.pool_bytes > Bytes::ZERO && pooled.bytes.0 < pooled.local_only_bytes.0 * 9 / 10, "{pooled:?}");
+        // What the search says is kept, is kept by the whole run with that memory.
+        assert!(pooled.tally.rejected * 1_000 <= without.tally.started, "{pooled:?}");
+        assert_eq!(
+            (pooled.tally.moved == 0, pooled.tally.started + pooled.tally.rejected),
+            (rule == Rule::Scheduled, without.tally.started)
+        );
+    }
+}
+
+#[test]
+fn a_stricter_service_level_requires_more_memory() {
+    let cluster = cluster(vms(6, 2_000, 100_000), &Site::default());
+    let without = baseline(&Site::default(), &cluster).unwrap();
+    let node_mib = |rule, ppm| {
+        let site = Site { service_level: ServiceLevel { rule, share: RatioPpm(ppm) }, ..Site::default() };
+        local_only_mib(&site, &cluster, &without).unwrap()
+    };
+    let [strict, usual, lax] = [0, 1_000, 100_000].map(|ppm| node_mib(Rule::Replayed, ppm));
+    assert!(strict >= usual && usual > lax, "{strict} {usual} {lax}");
+    let moved = node_mib(Rule::RarelyMoved, 1_000);
+    assert!(moved > usual, "{moved} {usual}: a VM that is moved counts too");
+    // By this rule with no moves at all, the largest peak of a server is necessary and enough.
+    let nodes = u64::from(Site::default().shape.nodes);
+    let peak = without.tally.server_peaks_mib.iter().max().unwrap().div_ceil(nodes);
+    assert!(u64::from(node_mib(Rule::RarelyMoved, 0)) >= peak);
+}
+
+#[test]
+fn an_unreachable_service_level_is_an_error() {
+    // Two VMs that fill a server's cores, at the same time, on one server: one is refused whatever the memory. The baseline is one of
+    // two servers.
+    let site = Site { service_level: ServiceLevel { rule: Rule::Scheduled, share: RatioPpm(0) }, ..Site::default() };
+    let vm = |id| Vm { id, arrival: 0, departure: Some(10), cores: 48, memory_bytes: Bytes(GIB), ..Vm::default() };
+    let two = Cluster { vms: vec![vm(0), vm(1)], servers: 2, ends: 10 };
+    let without = baseline(&site, &two).unwrap();
+    let one = Cluster { servers: 1, ..two };
+    let error = local_only_mib(&site, &one, &without).unwrap_err();
+    assert_eq!(error, study::Error::ServiceLevel { servers: 1, vms: 2, share: RatioPpm(0) });
+    assert!(error.to_string().contains("peak fill"), "{error}");
 }
 
 #[test]

@@ -8,6 +8,7 @@ use std::time::Duration;
 use clap::Args;
 use simulator::latency::Latency;
 use simulator::oracle::Accuracy;
+use simulator::service_level::Rule;
 use units::{Bytes, RatioPpm};
 
 use crate::values::{duration, latency, ratio, share, size};
@@ -21,8 +22,8 @@ pub(crate) struct Simulate {
     #[arg(long, value_name = "SOCKETS,...", value_delimiter = ',', default_value = "2,4,8,16,32,64",
         value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub(crate) pool_sizes: Vec<u32>,
-    /// Memory policies: all_local; static=SHARE; pond, with predictions of the accuracy given by --accuracy; models, with the trained
-    /// models of --models
+    /// Memory policies: all_local; static=SHARE; pond, with predictions of the accuracy given by --accuracy; oracle, with predictions
+    /// without errors; models, with the trained models of --models
     #[arg(long, value_name = "POLICY,...", value_delimiter = ',', default_value = "static=15%,pond")]
     pub(crate) memory: Vec<Split>,
     /// Added latency of a pool access: a time such as 64ns (182 % of local latency) or 140ns (222 %); by_pool_size, for
@@ -104,10 +105,15 @@ pub(crate) struct Simulate {
     /// Repeat all runs with pools of the size found, and report how fast slices had to be released
     #[arg(long)]
     pub(crate) confirm: bool,
-    /// Also search the smallest provisioning, with equal servers and pools in a cluster, that fits 999 of 1,000 VMs; some fifty
-    /// runs for each configuration
-    #[arg(long)]
-    pub(crate) provision: bool,
+    /// Also search the least memory, with equal servers and pools in a cluster, that keeps the service level, without pools and with
+    /// them; some hundred runs for each configuration. replayed: VMs go to their servers of the run without pools, and are moved if
+    /// they do not fit; rarely_moved: the same, and moved VMs count as refused; scheduled: the placement policy chooses for every VM
+    #[arg(long, value_name = "RULE", num_args = 0..=1, require_equals = true, default_missing_value = "replayed",
+        value_parser = clap::builder::PossibleValuesParser::new(Rule::NAMES))]
+    pub(crate) provision: Option<String>,
+    /// Service level of --provision: the share of VMs that may be refused because no server has room for them
+    #[arg(long, value_name = "RATIO", default_value = "0.1%", value_parser = share, requires = "provision")]
+    pub(crate) service_level: RatioPpm,
     /// The seed of all random draws
     #[arg(long, value_name = "NUMBER", default_value_t = 1)]
     pub(crate) seed: u64,
@@ -122,6 +128,7 @@ pub(crate) enum Split {
     AllLocal,
     Static(RatioPpm),
     Pond,
+    Oracle,
     Models,
 }
 
@@ -132,9 +139,10 @@ impl FromStr for Split {
         match text.split_once('=') {
             None if text == "all_local" => Ok(Self::AllLocal),
             None if text == "pond" => Ok(Self::Pond),
+            None if text == "oracle" => Ok(Self::Oracle),
             None if text == "models" => Ok(Self::Models),
             Some(("static", part)) => Ok(Self::Static(share(part)?)),
-            _ => Err("write all_local, pond, models, or static=SHARE such as static=15%".to_owned()),
+            _ => Err("write all_local, pond, oracle, models, or static=SHARE such as static=15%".to_owned()),
         }
     }
 }
@@ -211,6 +219,7 @@ mod tests {
         let split = |text: &str| text.parse::<Split>().ok();
         assert_eq!(split("static=15%"), Some(Split::Static(RatioPpm(150_000))));
         assert_eq!((split("pond"), split("all_local")), (Some(Split::Pond), Some(Split::AllLocal)));
+        assert_eq!(split("oracle"), Some(Split::Oracle));
         assert_eq!((split("models"), split("models=1%")), (Some(Split::Models), None));
         assert_eq!((split("static=101%"), split("static"), split("dynamic")), (None, None, None));
         assert_eq!((added("64ns"), added("by_pool_size")), (Ok(Latency::AddedNs(64)), Ok(Latency::ByPoolSize)));

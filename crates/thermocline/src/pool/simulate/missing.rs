@@ -24,7 +24,7 @@ const REMEDY: &str =
 /// Counts missing properties and logs warnings.
 ///
 /// # Errors
-/// If `pond` or `models` is requested and the trace has none of their inputs, so that all memory would stay local.
+/// If `pond`, `oracle` or `models` is requested and the trace has none of their inputs, so that all memory would stay local.
 pub(super) fn check(clusters: &[Cluster], arguments: &Simulate) -> Result<Missing> {
     let vms = || clusters.iter().flat_map(|cluster| &cluster.vms);
     let count = |of: fn(&&Vm) -> bool| vms().filter(of).count() as u64;
@@ -36,15 +36,16 @@ pub(super) fn check(clusters: &[Cluster], arguments: &Simulate) -> Result<Missin
     };
     let Missing { untouched_vms, slowdown_vms, customer_vms } = lacking;
     let requested = |split| arguments.memory.contains(&split);
-    if requested(Split::Pond) && untouched_vms == all && slowdown_vms == all {
-        bail!("--memory pond needs ground truth, and the trace has neither untouched memory nor slowdowns; {REMEDY}");
+    let with_truth = requested(Split::Pond) || requested(Split::Oracle);
+    if with_truth && untouched_vms == all && slowdown_vms == all {
+        bail!("--memory pond and oracle need ground truth, and the trace has neither untouched memory nor slowdowns; {REMEDY}");
     }
     if requested(Split::Models) && customer_vms == all {
         bail!("--memory models predicts from customers' past VMs, and the trace has no customers; `pool generate` writes traces that do");
     }
-    if requested(Split::Pond) && untouched_vms + slowdown_vms > 0 {
+    if with_truth && untouched_vms + slowdown_vms > 0 {
         log::warn!(
-            "of {all} VMs, {untouched_vms} have no untouched memory and {slowdown_vms} no slowdown in the trace: pond keeps their memory local; {REMEDY}"
+            "of {all} VMs, {untouched_vms} have no untouched memory and {slowdown_vms} no slowdown in the trace: pond and oracle keep their memory local; {REMEDY}"
         );
     }
     if slowdown_vms > 0 && arguments.memory.iter().any(|split| *split != Split::AllLocal) {

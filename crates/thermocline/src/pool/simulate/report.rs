@@ -53,7 +53,7 @@ pub(super) struct Row<'a> {
     pub(super) pool_sockets: u32,
     pub(super) memory: String,
     pub(super) added_ns: u32,
-    /// Assumed accuracy of the predictions; only for pond.
+    /// Assumed accuracy of the predictions; only for pond and oracle.
     pub(super) accuracy: Option<Accuracy>,
     /// Accuracy of the trained models; null for other policies.
     pub(super) prediction_quality: Option<&'a Quality>,

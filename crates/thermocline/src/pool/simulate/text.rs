@@ -2,6 +2,7 @@
 
 use std::fmt::Write;
 
+use simulator::service_level::Rule;
 use units::Bytes;
 
 use super::models;
@@ -74,17 +75,35 @@ fn configurations(text: &mut String, report: &Report<'_>) {
 
 /// The smallest provisioning of each configuration.
 fn provisioned(text: &mut String, report: &Report<'_>) {
-    *text += "\nthe smallest provisioning that fits 999 of 1,000 VMs, with equal servers and pools in a cluster:\n";
+    let level = report.site.service_level;
+    let counted = match level.rule {
+        Rule::Replayed => "refused; VMs are moved if they do not fit on their server",
+        Rule::RarelyMoved => "refused or moved to another server",
+        Rule::Scheduled => "refused; the placement policy chooses every server",
+    };
+    let _ =
+        writeln!(text, "\nthe least memory with equal servers and pools in a cluster; at most {} of the VMs are {counted}:", level.share);
     let _ = writeln!(
         text,
-        "{:<12} {:>7} {:>7} {:>12} {:>12} {:>12} {:>7}",
-        "memory", "latency", "sockets", "no pools", "local", "pools", "saved"
+        "{:<12} {:>7} {:>7} {:>12} {:>12} {:>12} {:>7} {:>8} {:>9} {:>7} {:>7}",
+        "memory", "latency", "sockets", "no pools", "local", "pools", "saved", "on pools", "too slow", "moved", "local"
     );
     for (row, least) in report.results.iter().filter_map(|row| Some((row, row.outcome.provisioned.as_ref()?))) {
         let latency = format!("{} ns", row.added_ns);
         let [without, local, pools] = [least.local_only_bytes, least.bytes - least.pool_bytes, least.pool_bytes].map(gib);
         let saved = percent(simulator::tally::saved(least.bytes, least.local_only_bytes));
-        let _ = writeln!(text, "{:<12} {latency:>7} {:>7} {without:>12} {local:>12} {pools:>12} {saved:>7}", row.memory, row.pool_sockets);
+        #[expect(clippy::cast_precision_loss, reason = "a ratio")]
+        let of_started = |vms: u64| vms as f64 / least.tally.started.max(1) as f64;
+        let _ = writeln!(
+            text,
+            "{:<12} {latency:>7} {:>7} {without:>12} {local:>12} {pools:>12} {saved:>7} {:>8} {:>8.2}% {:>7} {:>7}",
+            row.memory,
+            row.pool_sockets,
+            percent(least.tally.pool_ratio()),
+            of_started(least.tally.mispredicted) * 100.0,
+            percent(of_started(least.tally.moved)),
+            percent(of_started(least.tally.fell_back)),
+        );
     }
 }
 
