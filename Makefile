@@ -246,6 +246,12 @@ reproduce-pond: toolchain venv-learn ## Pond figures 2, 3 and 17 to 21 on genera
 	$(LEARN).learn train nights --trace $(POND)/vms.parquet --first-day $(FIRST_DAY) --out $(POND)/models
 	$(LEARN).report.pooling --program $(BUILT)/release/thermocline --trace $(POND)/vms.parquet \
 		--models $(POND)/models --counters $(POND)/counters.jsonl --plots
+	$(LEARN).report.savings --program $(BUILT)/release/thermocline --sensitivity-seeds 0
+
+.PHONY: reproduce-pond-savings
+reproduce-pond-savings: toolchain venv ## Pond figure 21 with intervals over ten generated traces, and what it depends on; 10 minutes for each (SAVINGS="--seeds 20 --clusters 30" for more VMs); target/reproduce/pond.json
+	cargo build --release --locked -p thermocline
+	PYTHONPATH=python target/venv/bin/python -m thermocline.report.savings --program $(BUILT)/release/thermocline $(SAVINGS)
 
 .PHONY: reproduce-stranding
 reproduce-stranding: toolchain venv-tune ## Pond figure 2 on a generated trace of a million VMs, or TRACE=FILE; target/reproduce/stranding.json, and drawn
