@@ -46,7 +46,7 @@ fn larger_pools_save_more_and_threads_change_nothing() {
 fn provisioned_memory_keeps_the_service_level_by_each_rule() {
     let directory = tempfile::tempdir().unwrap();
     let trace = trace(directory.path());
-    let asked = ["--memory", "pond,oracle", "--latency", "64ns", "--placement", "pool_balance"];
+    let asked = ["--memory", "oracle", "--latency", "64ns", "--placement", "pool_balance"];
     for rule in ["replayed", "rarely_moved", "scheduled"] {
         let provision = format!("--provision={rule}");
         let report = simulate(&trace, &[&asked[..], &[&provision, "--service-level", "1%"]].concat());
@@ -61,11 +61,16 @@ fn provisioned_memory_keeps_the_service_level_by_each_rule() {
             assert!(of("bytes") <= of("local_only_bytes") && of("pool_bytes") < of("bytes"), "{row:#}");
             assert_eq!(row["provisioned_saved_by_cluster"].as_array().unwrap().len(), 2);
         }
-        let oracle = &report["results"][3];
+        let oracle = &report["results"][1];
         assert_eq!((&oracle["memory"], of_run(&oracle["provisioned"], "mispredicted")), (&Value::from("oracle"), 0));
     }
-    let replayed = simulate(&trace, &[&asked[..], &["--provision"]].concat());
+    // By default, the paper's rule. With two clusters there is no interval, and no pool of one server pays for its connection.
+    let static_half = ["--memory", "static=50%", "--latency", "64ns", "--provision", "--prices", "dram=3,server=900"];
+    let replayed = simulate(&trace, &static_half);
     assert_eq!(replayed["site"]["service_level"], serde_json::json!({"rule": "replayed", "share": 1_000}));
+    let money = |row: usize| &replayed["results"][row]["money"];
+    assert_eq!((&money(1)["interval"], &money(1)["verdict"]), (&Value::Null, &Value::from("undecided")), "{replayed:#}");
+    assert!(money(1)["saved_per_server"].as_f64() < money(1)["break_even_per_server"].as_f64());
 }
 
 /// A counter of the run with provisioned memory.
@@ -144,6 +149,8 @@ fn nonsense_is_refused_in_words() {
     check(&["--placement", "tetris"], "best_fit");
     check(&["--provision=peaks"], "rarely_moved");
     check(&["--service-level", "1%"], "--provision");
+    check(&["--prices", "dram=3"], "--provision");
+    check(&["--provision", "--prices", "server=3"], "price of a GiB of DRAM");
     check(&["--accuracy", "luck=1%"], "overpredictions");
     check(&["--counters", "c.jsonl"], "--models");
     check(&["--buffer", "1500MiB"], "whole GiB");

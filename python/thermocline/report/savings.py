@@ -233,7 +233,7 @@ def main(arguments: Sequence[str]) -> int:
     made.add_argument("--program", default="thermocline", metavar="PATH", help="the thermocline program (default: %(default)s)")
     made.add_argument("--seeds", type=int, default=10, metavar="N", help="traces of figure 21, 2 to 20 (default: %(default)s)")
     made.add_argument(
-        "--sensitivity-seeds", type=int, default=3, metavar="N", help="traces of each other case; 0 for none (default: %(default)s)"
+        "--sensitivity-seeds", type=int, default=10, metavar="N", help="traces of each other case; 0 for none (default: %(default)s)"
     )
     made.add_argument("--clusters", type=int, default=3, metavar="N", help="clusters of a trace of figure 21 (default: %(default)s)")
     made.add_argument(

@@ -36,6 +36,8 @@ pub struct Provisioned {
     pub rented_at_peak_bytes: Bytes,
     /// Pool memory, as part of `bytes`.
     pub pool_bytes: Bytes,
+    /// Servers.
+    pub servers: u64,
     /// Servers whose pool has any memory.
     pub pooled_servers: u64,
     /// Pools that have any memory.
@@ -51,6 +53,7 @@ impl Provisioned {
         self.bytes += other.bytes;
         self.rented_at_peak_bytes += other.rented_at_peak_bytes;
         self.pool_bytes += other.pool_bytes;
+        self.servers += other.servers;
         self.pooled_servers += other.pooled_servers;
         self.pools += other.pools;
         self.tally.add(&other.tally);
@@ -135,6 +138,7 @@ pub fn provision(site: &Site, setup: Setup<'_>, cluster: &Cluster, baseline: &Ba
         bytes: search.bytes(best),
         rented_at_peak_bytes: rented_at_peak(cluster, baseline),
         pool_bytes,
+        servers: u64::from(cluster.servers),
         pooled_servers: if pooled { u64::from(cluster.servers) } else { 0 },
         pools: if pooled { u64::from(cluster.servers.div_ceil(setup.pool_servers(&site.shape))) } else { 0 },
         tally,

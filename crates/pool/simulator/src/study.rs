@@ -96,6 +96,9 @@ pub struct Outcome {
     pub saved_ratio_by_cluster: Vec<f64>,
     /// The least memory to buy with all servers and pools alike; `None` unless requested.
     pub provisioned: Option<Provisioned>,
+    /// The same for each cluster; empty unless requested.
+    #[serde(skip)]
+    pub provisioned_by_cluster: Vec<Provisioned>,
     /// Share of DRAM that this memory saves in each cluster, in the order of the clusters; empty unless requested.
     pub provisioned_saved_by_cluster: Vec<f64>,
     /// Pools with fewer servers than the configuration allows.
@@ -210,7 +213,7 @@ pub fn run(
 fn outcome(site: &Site, setup: &Setup<'_>, clusters: &[Cluster], baselines: &[Baseline], results: &[ClusterOutcome]) -> Outcome {
     let (mut reference, mut measured, mut confirmed) = (Tally::default(), Tally::default(), None::<Tally>);
     let mut by_cluster = Vec::with_capacity(results.len());
-    let (mut provisioned, mut provisioned_saved) = (None::<Provisioned>, Vec::new());
+    let mut provisioned = None::<Provisioned>;
     for (baseline, ClusterOutcome { measured: of_cluster, confirmed: again, provisioned: least }) in baselines.iter().zip(results) {
         reference.add(&baseline.tally);
         measured.add(of_cluster);
@@ -219,12 +222,12 @@ fn outcome(site: &Site, setup: &Setup<'_>, clusters: &[Cluster], baselines: &[Ba
         }
         if let Some(least) = least {
             provisioned.get_or_insert_default().add(least);
-            provisioned_saved.push(saved(least.bytes, least.local_only_bytes));
         }
         by_cluster.push(saved(of_cluster.required.bytes(), baseline.tally.required.bytes()));
     }
     by_cluster.sort_by(f64::total_cmp);
     let pool_servers = setup.pool_servers(&site.shape);
+    let provisioned_by_cluster: Vec<Provisioned> = results.iter().filter_map(|of| of.provisioned.clone()).collect();
     Outcome {
         saved_ratio: saved(measured.required.bytes(), reference.required.bytes()),
         online_saved_ratio: saved(measured.required.online_bytes(), reference.required.bytes()),
@@ -234,6 +237,7 @@ fn outcome(site: &Site, setup: &Setup<'_>, clusters: &[Cluster], baselines: &[Ba
         measured,
         confirmed,
         provisioned,
-        provisioned_saved_by_cluster: provisioned_saved,
+        provisioned_saved_by_cluster: provisioned_by_cluster.iter().map(|of| saved(of.bytes, of.local_only_bytes)).collect(),
+        provisioned_by_cluster,
     }
 }

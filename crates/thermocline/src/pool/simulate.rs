@@ -24,6 +24,7 @@ use vmtrace::{Trace, Vm};
 pub(crate) mod arguments;
 mod missing;
 mod models;
+pub(crate) mod money;
 mod report;
 mod text;
 
@@ -33,6 +34,7 @@ use crate::progress::Progress;
 use arguments::{Simulate, Split};
 use missing::Missing;
 use models::TrainedModels;
+use money::{Money, Prices};
 use report::{Report, Row};
 
 /// A configuration with its oracle or predictions, from which the memory policy is made.
@@ -68,7 +70,7 @@ pub(super) fn simulate(format: Format, arguments: &Simulate) -> Result<()> {
     let tasks = setups.len() * clusters.len();
     let also = ExtraRuns { confirm: arguments.confirm, provision: arguments.provision.is_some() };
     let outcomes = with_progress("runs", tasks, |done| study::run(&site, &clusters, &baselines, &setups, also, threads, done))?;
-    let rows = planned.iter().zip(outcomes).map(|(planned, outcome)| row(planned, outcome)).collect();
+    let rows = planned.iter().zip(outcomes).map(|(planned, outcome)| row(planned, outcome, arguments.prices.as_ref())).collect();
     let report = Report {
         assumed,
         missing,
@@ -197,7 +199,7 @@ impl Planned<'_> {
 }
 
 #[expect(clippy::cast_precision_loss, reason = "ratios")]
-fn row<'a>(planned: &Planned<'a>, outcome: Outcome) -> Row<'a> {
+fn row<'a>(planned: &Planned<'a>, outcome: Outcome, prices: Option<&Prices>) -> Row<'a> {
     Row {
         pool_sockets: planned.pool_sockets,
         memory: planned.name(),
@@ -206,6 +208,7 @@ fn row<'a>(planned: &Planned<'a>, outcome: Outcome) -> Row<'a> {
         prediction_quality: planned.predictions.map(|predictions| &predictions.quality),
         pool_ratio: outcome.measured.pool_ratio(),
         mispredicted_ratio: outcome.measured.mispredicted as f64 / outcome.measured.started.max(1) as f64,
+        money: prices.map(|prices| Money::of(prices, &outcome.provisioned_by_cluster)),
         outcome,
     }
 }

@@ -11,6 +11,7 @@ use simulator::oracle::Accuracy;
 use simulator::service_level::Rule;
 use units::{Bytes, RatioPpm};
 
+use super::money::Prices;
 use crate::values::{duration, latency, ratio, share, size};
 
 #[derive(Debug, Args)]
@@ -114,6 +115,10 @@ pub(crate) struct Simulate {
     /// Service level of --provision: the share of VMs that may be refused because no server has room for them
     #[arg(long, value_name = "RATIO", default_value = "0.1%", value_parser = share, requires = "provision")]
     pub(crate) service_level: RatioPpm,
+    /// Prices, in any currency: of a GiB of DRAM in a server and in a pool, of what connects a server to its pool (ports, cables,
+    /// retimers), and of a pool's devices and switches without DRAM. Prints whether to buy, with a 95 % interval over clusters
+    #[arg(long, value_name = "dram=PRICE,pool_dram=PRICE,server=PRICE,pool=PRICE", requires = "provision", value_parser = Prices::parse)]
+    pub(crate) prices: Option<Prices>,
     /// The seed of all random draws
     #[arg(long, value_name = "NUMBER", default_value_t = 1)]
     pub(crate) seed: u64,

@@ -10,6 +10,7 @@ use simulator::study::Outcome;
 use units::Bytes;
 
 use super::missing::Missing;
+use super::money::Money;
 
 /// The report of `thermocline pool simulate`.
 #[derive(Debug, Serialize)]
@@ -61,6 +62,8 @@ pub(super) struct Row<'a> {
     pub(super) pool_ratio: f64,
     /// Share of VMs that exceed the margin.
     pub(super) mispredicted_ratio: f64,
+    /// Whether the provisioned pool pays; null without prices.
+    pub(super) money: Option<Money>,
     #[serde(flatten)]
     pub(super) outcome: Outcome,
 }

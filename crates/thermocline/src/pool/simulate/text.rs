@@ -39,6 +39,7 @@ pub(super) fn text(report: &Report<'_>, confirmed: bool) -> String {
     models::text(&mut text, &report.results);
     if report.results.iter().any(|row| row.outcome.provisioned.is_some()) {
         provisioned(&mut text, report);
+        money(&mut text, report);
     }
     if confirmed {
         confirmations(&mut text, report);
@@ -105,6 +106,34 @@ fn provisioned(text: &mut String, report: &Report<'_>) {
             percent(of_started(least.tally.fell_back)),
         );
     }
+}
+
+/// Whether each configuration pays.
+fn money(text: &mut String, report: &Report<'_>) {
+    let priced = || report.results.iter().filter_map(|row| Some((row, row.money.as_ref()?)));
+    if priced().next().is_none() {
+        return;
+    }
+    *text += "\nsaved for each server at the given prices, with its 95 % interval over clusters:\n";
+    let _ = writeln!(
+        text,
+        "{:<12} {:>7} {:>7} {:>9} {:>20} {:>10} {:>12}",
+        "memory", "latency", "sockets", "saved", "interval", "break-even", "answer"
+    );
+    for (row, money) in priced() {
+        let interval = money.interval.map_or_else(|| "fewer than 3 clusters".to_owned(), |[low, high]| format!("{low:.2} to {high:.2}"));
+        let _ = writeln!(
+            text,
+            "{:<12} {:>7} {:>7} {:>9.2} {interval:>20} {:>10.2} {:>12}",
+            row.memory,
+            format!("{} ns", row.added_ns),
+            row.pool_sockets,
+            money.saved_per_server,
+            money.break_even_per_server,
+            money.verdict
+        );
+    }
+    *text += "break-even: the price of all hardware of a pool for each of its servers at which it neither saves nor costs\n";
 }
 
 /// The runs with pools of the size found.
