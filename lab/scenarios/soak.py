@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from thermolab import node, remains, soak_faults
+from thermolab.errors import LabError
 from thermolab.guest import Guest
 from thermolab.lab import Lab
 from thermolab.qemu import MIB, Machine, SwapDisk
@@ -37,12 +38,16 @@ _SETTINGS: node.Settings = {
     "agent.scan_period": "1s",
     "agent.control_period": "1s",
     "agent.state_dir": soak_faults.SMALL,
-    "agent.journal_size": "256KiB",
+    "agent.journal_size": "1MiB",
     "cold_age.promotion_rate": "100%",
     "cold_age.warmup": "2s",
     # What moves is checked, not when it begins to.
     "cold_age.bound": False,
     "pressure.warmup": "2s",
+    "pressure.period": "1s",
+    "pressure.ratio": "5%",
+    "pressure.step_max": "10%",
+    "pressure.stall_target": "20%",
     "zswap.max_pool": "30%",
 }
 
@@ -66,12 +71,14 @@ def run(lab: Lab) -> dict[str, Any]:
         if guest.exists(_DAMON_STAT):
             guest.write(_DAMON_STAT, "N")
         guest.mkdir(soak_faults.SMALL)
-        guest.run(["mount", "-t", "tmpfs", "-o", "size=3m,mode=0700", "state", soak_faults.SMALL])
+        guest.run(["busybox", "mount", "-t", "tmpfs", "-o", "size=6m,mode=0700", "state", soak_faults.SMALL])
         pids = {job: _checked(guest, job) for job in (*soak_faults.JOBS, soak_faults.STRANGER)}
         before = remains.inspect(guest)
         _configure(guest, soak_faults.jobs())
         guest.write(_LOG, "")
         soak = _Soak(lab, guest, _start(guest), pids, Counter(), [], Counter())
+        if not _recovered(soak):
+            raise LabError(f"the agent does not start: {guest.read(_LOG)[-2000:]}")
         _until_the_end(soak)
         return _end(soak, before)
 

@@ -8,7 +8,7 @@ from . import node, swap
 from .guest import Guest
 
 SMALL = "/run/thermocline-state"
-"""A file system of a MiB that holds the agent's state, to be filled."""
+"""A file system of some MiB that holds the agent's state, to be filled."""
 JOBS = ("/age", "/pressure", "/auto")
 STRANGER = "/stranger"
 CLASSES = ("conservative", "standard", "aggressive", "observe")
@@ -93,21 +93,21 @@ def _churn(at: Happening) -> None:
 
 
 def _without_debugfs(at: Happening) -> None:
-    at.guest.run(["umount", "-l", _DEBUGFS], check=False)
+    at.guest.run(["busybox", "umount", "-l", _DEBUGFS], check=False)
     at.pause(2)
-    at.guest.run(["mount", "-t", "debugfs", "none", _DEBUGFS], check=False)
+    at.guest.run(["busybox", "mount", "-t", "debugfs", "none", _DEBUGFS], check=False)
 
 
 def _other_time(at: Happening) -> None:
     """The wall clock steps by a day, and back."""
     for step in (86_400, -86_400):
-        now = int(at.guest.run(["date", "+%s"]).stdout)
-        at.guest.run(["date", "-s", f"@{now + step}"])
+        now = int(at.guest.run(["busybox", "date", "+%s"]).stdout)
+        at.guest.run(["busybox", "date", "-s", f"@{now + step}"])
         at.pause(1)
 
 
 def _state_full(at: Happening) -> None:
-    at.guest.run(["sh", "-c", f"head -c 4M /dev/zero >{SMALL}/filler"], check=False)
+    at.guest.run(["sh", "-c", f"head -c 8M /dev/zero >{SMALL}/filler"], check=False)
     at.pause(3)
     at.guest.run(["rm", "-f", f"{SMALL}/filler"])
 
