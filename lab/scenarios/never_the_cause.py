@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from thermolab import node, programs, swap
+from thermolab.errors import LabError
 from thermolab.guest import Guest
 from thermolab.lab import Lab
 from thermolab.qemu import MIB, Machine, SwapDisk
@@ -57,9 +58,15 @@ def _write(path: str, text: str) -> Callable[[Guest], object]:
 
 def _late(guest: Guest, size_mib: int = LATE_MIB, job: str = "/late") -> None:
     """Starts a process with this memory, and does not wait for it: it may be killed."""
-    spec = f"/run/late{job.replace('/', '-')}.json"
+    files = f"/run/late{job.replace('/', '-')}"
+    spec = f"{files}.json"
     guest.write(spec, json.dumps({"seed": 3, "regions": [programs.hot("late", size_mib * MIB, 500)]}))
-    guest.spawn(["labguest", "workload", spec], cgroup=guest.cgroup(job[1:]), stdout="/dev/null", stderr="/dev/null")
+    argv = ["labguest", "workload", spec, "--layout", f"{files}.layout"]
+    pid = guest.spawn(argv, cgroup=guest.cgroup(job[1:]), stdout="/dev/null", stderr=f"{files}.err")
+    guest.run(["sleep", "1"])
+    # It may be killed later, for lack of memory: a program that does not even start would test nothing.
+    if str(pid) not in guest.run(["ls", "/proc"]).stdout.split() and guest.read(f"{files}.err").strip():
+        raise LabError(f"the late program did not start: {guest.read(f'{files}.err')}")
 
 
 def _wake(guest: Guest) -> None:
