@@ -2,7 +2,7 @@
 
 use std::num::NonZero;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use ::model::coverage::Coverage;
@@ -23,6 +23,7 @@ use policy::thresholds::Thresholds;
 use trace::Basis;
 use units::{Age, Millis, RatioPpm, millis};
 
+use self::percent::Percent;
 use self::report::{Answer, FleetAsItIs, Group, Pair, Report, Written};
 use crate::fleet::traces::inputs::{Inputs, Local};
 use crate::options::Format;
@@ -31,6 +32,7 @@ use crate::output::print;
 mod agents;
 pub(crate) mod arguments;
 mod detail;
+mod percent;
 mod report;
 mod resolution;
 mod text;
@@ -370,7 +372,7 @@ fn read<S: Source<Error: std::error::Error + Sync + 'static>, A: Account>(
     open: impl Fn() -> A + Sync,
     format: Format,
 ) -> Result<A> {
-    let progress = Progress::new(pieces.len(), format);
+    let progress = Percent::new(pieces.len(), format);
     let account = fleet::run(source, pieces, threads, open, |done| progress.show(done));
     progress.end();
     Ok(account?)
@@ -397,31 +399,4 @@ fn record(fleet: &Fleet, directory: &Path, threads: NonZero<usize>, format: Form
     let entries = recorder.2.into_inner();
     let done = serde_json::json!({ "generated": true, "directory": directory, "files": fleet.machines(), "entries": entries });
     print(format, &done, || format!("{entries} generated entries in {} files below {}\n", fleet.machines(), directory.display()))
-}
-
-/// Prints progress on standard error, in whole percent.
-struct Progress {
-    pieces: usize,
-    shown: AtomicUsize,
-    silent: bool,
-}
-
-impl Progress {
-    fn new(pieces: usize, format: Format) -> Self {
-        use std::io::IsTerminal;
-        Self { pieces, shown: AtomicUsize::new(0), silent: format == Format::Json || !std::io::stderr().is_terminal() }
-    }
-
-    fn show(&self, done: usize) {
-        let percent = done * 100 / self.pieces.max(1);
-        if !self.silent && self.shown.fetch_max(percent, Ordering::Relaxed) < percent {
-            eprint!("\r{percent}% ");
-        }
-    }
-
-    fn end(&self) {
-        if !self.silent {
-            eprint!("\r     \r");
-        }
-    }
 }

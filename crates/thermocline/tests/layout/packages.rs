@@ -44,8 +44,9 @@ const ROOMS: &[(&str, u8)] = &[
     // A bench instrument.
     ("thermocline-emulator", 3),
     ("thermocline", 6),
-    // Above everything: it may measure any crate, and no crate may depend on it.
+    // Above everything: they may measure and feed any crate, and no crate may depend on them.
     ("thermocline-bench", 7),
+    ("thermocline-fuzz", 7),
 ];
 
 /// Packages without dependencies in this workspace, on which no package depends: the lab uses the product's binary and files.
