@@ -28,7 +28,7 @@ pub struct Target {
 }
 
 /// All targets.
-pub const TARGETS: [Target; 14] = [
+pub const TARGETS: [Target; 15] = [
     Target {
         name: "kernel_files",
         reads: "files of /proc, /sys and cgroups; the first byte selects one",
@@ -54,6 +54,7 @@ pub const TARGETS: [Target; 14] = [
     Target { name: "journal", reads: "the agent's journal, which is also replayed", run: node::journal, guarded: false },
     Target { name: "undo", reads: "the agent's undo list and its history", run: node::state, guarded: false },
     Target { name: "trace", reads: "traces of jobs, as agents write them or compacted", run: traces::jobs, guarded: true },
+    Target { name: "model_trace", reads: "traces of jobs, as the fleet model reads them", run: traces::modelled, guarded: true },
     Target { name: "tally", reads: "tallies of the fleet model", run: traces::tally, guarded: false },
     Target { name: "vm_trace", reads: "traces of VMs", run: traces::vms, guarded: true },
     Target { name: "model", reads: "models of the pool's predictions (ONNX)", run: pool::models, guarded: false },

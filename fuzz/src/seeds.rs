@@ -28,7 +28,7 @@ pub fn seeds(target: &str) -> Vec<Vec<u8>> {
         "assignment" => texts(&[ASSIGNMENT]),
         "journal" => journals(),
         "undo" => texts(&[UNDO, HISTORY]),
-        "trace" => {
+        "trace" | "model_trace" => {
             files("crates/fleet/trace/tests", &["trace-v1", "trace-v4", "compact-v1", "compact-v4"].map(|name| format!("{name}.parquet")))
         }
         "tally" => tally().into_iter().collect(),

@@ -1,13 +1,25 @@
 //! Traces and tallies: files from other machines.
 
+use std::num::NonZero;
 use std::path::Path;
 
+use model::fleet::{all, run};
 use model::partial::Partial;
+use model::survey::Survey;
+use model::traces::Traces;
 use trace::check::{Kind, open};
 use twox_hash::XxHash64;
 use vmtrace::Trace;
 
 use crate::scratch::with_file;
+
+/// A trace of jobs as the fleet model reads it: our own layout without the Parquet library, and all else with it.
+pub(crate) fn modelled(bytes: &[u8]) -> bool {
+    with_file("modelled.parquet", bytes, |path| {
+        let Ok(traces) = Traces::open(&[path.to_owned()]) else { return false };
+        run(&traces, &all(&traces), NonZero::<usize>::MIN, Survey::default, |_| {}).is_ok()
+    })
+}
 
 /// A trace of jobs, of either form, with all its entries.
 pub(crate) fn jobs(bytes: &[u8]) -> bool {
