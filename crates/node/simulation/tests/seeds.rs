@@ -58,15 +58,19 @@ fn machine(directory: &tempfile::TempDir) -> Machine {
 fn a_setting_that_the_agent_may_not_make_is_noticed() {
     let directory = tempfile::tempdir().unwrap();
     let machine = machine(&directory);
-    let check = |role: Role, setting: usize, all: bool| {
+    let check_value = |role: Role, setting: usize, all: bool, value: &str| {
         let group = machine.groups.iter().find(|group| group.role == role).unwrap();
         let name = format!("sys/fs/cgroup{}/{}", group.path, SETTINGS[setting]);
         let before = machine.setting(&name).unwrap();
-        std::fs::write(directory.path().join(&name), "12288\n").unwrap();
+        std::fs::write(directory.path().join(&name), value).unwrap();
         let broken = promises::settings(&machine, &machine.settings(), all);
         std::fs::write(directory.path().join(&name), before).unwrap();
         broken.len()
     };
+    let check = |role, setting, all| check_value(role, setting, all, "4096000000\n");
+    let job = machine.groups.iter().find(|group| group.role == Role::Job).unwrap();
+    assert_ne!(job.own[0], "0");
+    assert_eq!(check_value(Role::Job, 0, false, "0\n"), 1, "below the operator's protection");
     for setting in 0..4 {
         assert_eq!((check(Role::Stranger, setting, false), check(Role::Spared, setting, false)), (1, 1));
         assert_eq!((check(Role::Job, setting, false), check(Role::Job, setting, true)), (0, 1));
