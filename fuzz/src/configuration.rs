@@ -31,7 +31,7 @@ pub(crate) fn bundle(bytes: &[u8]) -> bool {
 /// The other files of settings, by the first byte.
 pub(crate) fn others(bytes: &[u8]) -> bool {
     let Some((which, text)) = bytes.split_first().and_then(|(which, rest)| Some((which, text(rest)?))) else { return false };
-    // A relative path with nothing beside it: the files that a text may name do not exist.
+    // The files that a text may name beside itself do not exist.
     let path = Path::new("/nonexistent/fuzz");
     match which % 5 {
         0 => pool_host::settings::Settings::parse(path, text).is_ok(),
