@@ -2,6 +2,7 @@
 
 use kernel::zswap::Zswap;
 use policy::balance::AnonFileBias;
+use policy::incompressible::Stored;
 use units::{Bytes, Pages};
 
 use crate::actuators::reclaimer::Request;
@@ -21,6 +22,8 @@ pub struct Counted {
     pool: Bytes,
     /// Uncompressed size of what the pool holds.
     zswapped: Bytes,
+    /// Of `zswapped` and of the pool, pages that zswap stored as they are because they did not compress (Linux 7.1).
+    incompressible: Bytes,
     /// What zswap has written back to a device, ever.
     written_back: Bytes,
     /// Anonymous and shared memory.
@@ -49,6 +52,7 @@ pub fn count(job: &Job, context: &Context) -> kernel::Result<Counted> {
         swapped: job.cgroup.swap_current()?.unwrap_or_default(),
         pool: stat.zswap.unwrap_or_default(),
         zswapped: stat.zswapped.unwrap_or_default(),
+        incompressible: stat.zswap_incomp.unwrap_or_default(),
         written_back: Pages(stat.zswpwb.unwrap_or(0)).to_bytes(kernel::page_size()),
         // Shared memory is swapped, although the kernel accounts it as page cache.
         anon: stat.anon.unwrap_or_default() + stat.shmem.unwrap_or_default(),
@@ -84,10 +88,15 @@ fn account(requests: &mut Requests, before: &Counted, after: &Counted) {
 
 /// Notes what zswap made of a step, for policy `incompressible`.
 pub fn note_stored(job: &mut Job, before: &Counted, after: &Counted) {
-    let stored = &mut job.tiering.stored;
-    stored.original += after.zswapped - before.zswapped;
-    stored.compressed += after.pool - before.pool;
-    stored.rejected += Pages(after.rejected.saturating_sub(before.rejected));
+    add_stored(&mut job.tiering.stored, before, after);
+}
+
+fn add_stored(stored: &mut Stored, before: &Counted, after: &Counted) {
+    // A page that is stored as it is saves nothing, like one that was refused.
+    let in_vain = after.incompressible - before.incompressible;
+    stored.original += (after.zswapped - before.zswapped) - in_vain;
+    stored.compressed += (after.pool - before.pool) - in_vain;
+    stored.rejected += Pages(after.rejected.saturating_sub(before.rejected)) + in_vain.to_pages(kernel::page_size());
 }
 
 /// Asks the kernel to reclaim `amount` of a job's memory, of the kind that `bias` names.
@@ -102,4 +111,23 @@ pub fn reclaim(job: &Job, context: &mut Context, amount: Bytes, bias: AnonFileBi
     let request = Request { cgroup: job.path(), id: job.cgroup.id(), amount, swappiness };
     let asked = context.kernel.reclaimer.ask(request);
     asked.map_err(|source| kernel::Error::Io { path: job.cgroup.path().to_owned(), op: "reclaim from", source })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pages_that_zswap_stores_as_they_are_count_as_refused() {
+        let mut stored = Stored::default();
+        let before = Counted { pool: Bytes::mib(1), zswapped: Bytes::mib(3), rejected: 7, ..Counted::default() };
+        // 4 MiB that shrink to one, and 8 that do not shrink; one page was refused.
+        let after = Counted { pool: Bytes::mib(10), zswapped: Bytes::mib(15), incompressible: Bytes::mib(8), rejected: 8, ..before };
+        add_stored(&mut stored, &before, &after);
+        let expected = Stored { original: Bytes::mib(4), compressed: Bytes::mib(1), rejected: Pages(2049) };
+        assert_eq!(stored, expected);
+        // Some of them returned.
+        add_stored(&mut stored, &after, &Counted { incompressible: Bytes::mib(2), zswapped: Bytes::mib(9), pool: Bytes::mib(4), ..after });
+        assert_eq!(stored, expected);
+    }
 }
