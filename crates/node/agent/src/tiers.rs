@@ -7,6 +7,7 @@ use std::time::Duration;
 use config::Config;
 use daemon::Clock;
 use kernel::block::{self, BlockDevice};
+use kernel::taskstats::TaskStats;
 use kernel::{Roots, vmstat};
 use policy::endurance::Bucket;
 use policy::tiering::Tier;
@@ -22,10 +23,11 @@ use crate::ram_disks::RamDisks;
 mod areas;
 mod failing;
 mod latency;
+mod returns;
 
 use areas::{Area, Areas};
 use failing::Failing;
-use latency::{Latency, fault_us};
+use latency::{Latency, fault_on_new_memory};
 
 /// Latency of a page from a device before one was measured, in microseconds: the slower end of flash devices (TMO figure 5).
 const DEVICE_US: u32 = 1_000;
@@ -46,6 +48,9 @@ pub struct PageCosts {
     /// (`mm/memory.c`, `mm/workingset.c`).
     pub uncharged_us: u32,
 }
+
+/// Attempts to measure a fault: pages of the agent may be kept in DRAM once by chance, and by its unit's limits always.
+const FAULT_TRIES: u32 = 3;
 
 /// The name of zswap's row.
 const ZSWAP: &str = "zswap";
@@ -76,7 +81,10 @@ pub struct Tiers {
     files: Latency,
     failing: Failing,
     zswap_us: Option<u32>,
-    fault_us: u32,
+    /// A page fault on swapped-out memory without the read.
+    fault: Duration,
+    /// How often `fault` was tried to be measured on such memory; before, it is that of a fault on new memory.
+    fault_tries: u32,
     /// Pages written to swap devices since boot, when last read.
     written: Option<u64>,
     /// Bytes written to swap devices since the agent started.
@@ -143,7 +151,8 @@ impl Tiers {
             files: Latency::default(),
             failing: Failing::new(roots),
             zswap_us: None,
-            fault_us: fault_us(clock),
+            fault: fault_on_new_memory(clock),
+            fault_tries: 0,
             written: None,
             written_bytes: Bytes::ZERO,
         }
@@ -217,13 +226,30 @@ impl Tiers {
 
     /// Notes how long a page took to decompress. Its promotion costs a page fault in addition.
     pub fn decompressed_in(&mut self, us: u32) {
-        self.zswap_us = Some(us.saturating_add(self.fault_us));
+        self.zswap_us = Some(us.saturating_add(self.fault_us()));
     }
 
-    /// Mean duration of a page fault without I/O, in microseconds.
+    /// Measures what a page fault costs beside the read, once zswap is on: a device would be written to for it.
+    pub fn measure_fault(&mut self, accounting: &mut TaskStats, clock: &Clock) {
+        if self.zswap.is_none() || self.fault_tries >= FAULT_TRIES {
+            return;
+        }
+        self.fault_tries += 1;
+        if let Some(fault) = returns::around_reads(accounting, clock) {
+            log::info!("a page fault on swapped-out memory takes {fault:?} beside the read");
+            (self.fault, self.fault_tries) = (fault, FAULT_TRIES);
+        }
+    }
+
+    /// Mean duration of a page fault on swapped-out memory without the read.
     #[must_use]
-    pub fn fault_us(&self) -> u32 {
-        self.fault_us
+    pub fn fault(&self) -> Duration {
+        self.fault
+    }
+
+    /// The same in microseconds, rounded up.
+    fn fault_us(&self) -> u32 {
+        u32::try_from(self.fault.as_nanos().div_ceil(1000)).unwrap_or(u32::MAX)
     }
 
     /// Bytes that may be written to swap devices now.

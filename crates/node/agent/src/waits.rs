@@ -39,8 +39,8 @@ impl Accounting {
 /// What the agent measured on the machine.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Latencies {
-    /// Duration of a page fault without a read, in microseconds.
-    pub fault_us: u32,
+    /// Duration of a page fault on swapped-out memory without the read.
+    pub fault: Duration,
     /// Accesses per second to the job's memory in a slow node.
     pub slow_rate: f64,
     /// Additional latency of such an access, in nanoseconds.
@@ -224,7 +224,7 @@ fn lost(delays: &Delays, returned: u64, elapsed: Duration, latencies: Latencies)
     Lost {
         swap_in_seconds: seconds(delays.swap_in.total_ns),
         device_seconds: seconds(io.total_ns) * far_io,
-        fault_seconds: delays.swap_in.count as f64 * f64::from(latencies.fault_us) / 1e6,
+        fault_seconds: delays.swap_in.count as f64 * latencies.fault.as_secs_f64(),
         reclaim_seconds: seconds(delays.reclaim.total_ns),
         slow_seconds: latencies.slow_rate * latencies.slow_ns as f64 / 1e9 * elapsed.as_secs_f64(),
     }
@@ -254,7 +254,7 @@ mod tests {
     #[test]
     fn the_parts_of_a_loss_are_apart() {
         let delays = Delays { swap_in: delay(1000, 40), block_io: delay(10, 50), reclaim: delay(1, 7), thrashing: delay(9, 30) };
-        let latencies = Latencies { fault_us: 2, slow_rate: 1000.0, slow_ns: 3_000 };
+        let latencies = Latencies { fault: Duration::from_micros(2), slow_rate: 1000.0, slow_ns: 3_000 };
         let check = |returned, device_ms: f64| {
             let found = lost(&delays, returned, 2 * SECOND, latencies);
             let near = |found: f64, ms: f64| assert!((found * 1e3 - ms).abs() < 1e-6, "{found} s, not {ms} ms");

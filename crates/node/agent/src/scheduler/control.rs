@@ -100,12 +100,15 @@ impl Agent {
     fn read_waits(&mut self, now: Now) {
         let kernel = &mut self.context.kernel;
         kernel.delays.open(&kernel.roots);
+        if let Some(accounting) = kernel.delays.get() {
+            self.context.tiers.measure_fault(accounting, &self.context.clock);
+        }
         let paths: Vec<String> = self.jobs.keys().cloned().collect();
         for path in paths {
             let Self { jobs, context, .. } = self;
             let Some(Entry { job, .. }) = jobs.get_mut(&path) else { continue };
             let (slow_rate, slow_ns) = job.signals.slow_accesses;
-            let latencies = Latencies { fault_us: context.tiers.fault_us(), slow_rate: slow_rate.as_f64(), slow_ns };
+            let latencies = Latencies { fault: context.tiers.fault(), slow_rate: slow_rate.as_f64(), slow_ns };
             let accounting = context.kernel.delays.get();
             let read = job.waits.read(&job.cgroup, &job.pids, accounting, now.since_boot, latencies);
             if let Err(error) = read

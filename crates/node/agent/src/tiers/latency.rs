@@ -1,5 +1,7 @@
 //! Latencies: of reads from block devices, and of a page fault.
 
+use std::time::Duration;
+
 use daemon::Clock;
 use kernel::block::{BlockDevice, BlockStat};
 
@@ -49,9 +51,8 @@ impl Latency {
     }
 }
 
-/// Mean duration of a page fault without I/O on this machine, in microseconds, rounded up: newly allocated memory is touched page
-/// by page.
-pub(super) fn fault_us(clock: &Clock) -> u32 {
+/// Mean duration of a page fault without I/O on this machine: newly allocated memory is touched page by page.
+pub(super) fn fault_on_new_memory(clock: &Clock) -> Duration {
     let page = usize::try_from(kernel::page_size().bytes()).unwrap_or(4096);
     let mut fresh = vec![0u8; FAULTS * page];
     let start = clock.now();
@@ -60,5 +61,5 @@ pub(super) fn fault_us(clock: &Clock) -> u32 {
     }
     let taken = clock.now().saturating_sub(start);
     std::hint::black_box(&fresh);
-    u32::try_from(taken.as_micros().div_ceil(FAULTS as u128)).unwrap_or(u32::MAX)
+    taken / u32::try_from(FAULTS).unwrap_or(u32::MAX)
 }

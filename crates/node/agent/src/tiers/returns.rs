@@ -1,0 +1,94 @@
+//! What a page fault on swapped-out memory costs beside the read that the kernel counts.
+//!
+//! Delay accounting begins and ends in `swap_read_folio()` (`mm/page_io.c`). The fault around it also allocates and charges a page,
+//! looks it up in the swap cache, maps it and returns its slot (`do_swap_page()` in `mm/memory.c`): more than a fault on new memory
+//! does. So it is measured where it can be: on pages of the agent itself, which are paged out and touched again.
+
+use std::hint::black_box;
+use std::ops::Range;
+use std::time::Duration;
+
+use daemon::Clock;
+use kernel::madvise::PidFd;
+use kernel::taskstats::{Delay, TaskStats};
+
+/// Pages that are paged out. Their memory is returned when the measurement ends.
+const PAGES: usize = 128;
+
+/// Every how many pages the next one is touched: no divisor of [`PAGES`], and far enough apart that read-ahead does not help.
+const STRIDE: usize = 37;
+
+/// The mean duration of a fault on swapped-out memory without the read; `None` if the kernel kept most of the pages in DRAM, or
+/// counts no delays of this process (it started before they were turned on).
+pub(super) fn around_reads(accounting: &mut TaskStats, clock: &Clock) -> Option<Duration> {
+    let own = i32::try_from(std::process::id()).ok()?;
+    let page = usize::try_from(kernel::page_size().bytes()).ok()?;
+    let memory = filled(page);
+    PidFd::open(own).ok()?.advise_pageout(&[range(&memory, page)]).ok()?;
+    let before = accounting.delays(own).ok()?.swap_in;
+    let start = clock.now();
+    let first = offset(&memory, page);
+    let touched: u64 = (0..PAGES).map(|turn| u64::from(memory[first + turn * STRIDE % PAGES * page])).sum();
+    let taken = clock.now().saturating_sub(start);
+    black_box(touched);
+    let after = accounting.delays(own).ok()?.swap_in;
+    around(taken, after - before)
+}
+
+/// The part of `taken` that is not in `reads`, for each of them.
+fn around(taken: Duration, reads: Delay) -> Option<Duration> {
+    let most = reads.count >= (PAGES / 2) as u64;
+    let rest = taken.saturating_sub(Duration::from_nanos(reads.total_ns));
+    (most && rest > Duration::ZERO).then(|| rest / u32::try_from(reads.count).unwrap_or(u32::MAX))
+}
+
+/// Memory for the pages, wherever the first one begins. A third of each page is random: pages that are all alike would be stored
+/// without compression, and random ones not at all.
+fn filled(page: usize) -> Vec<u8> {
+    let mut state = 1u64;
+    let mut random = || {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        state.to_be_bytes()[0]
+    };
+    (0..(PAGES + 1) * page).map(|at| if at % page < page / 3 { random() } else { 7 }).collect()
+}
+
+/// Where the first whole page begins.
+fn offset(memory: &[u8], page: usize) -> usize {
+    memory.as_ptr().addr().next_multiple_of(page) - memory.as_ptr().addr()
+}
+
+fn range(memory: &[u8], page: usize) -> Range<u64> {
+    let start = (memory.as_ptr().addr() + offset(memory, page)) as u64;
+    start..start + (PAGES * page) as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_pages_are_whole_and_touched_once() {
+        let page = 4096;
+        let memory = filled(page);
+        let pages = range(&memory, page);
+        assert_eq!((pages.start % 4096, pages.end - pages.start), (0, (PAGES * page) as u64));
+        assert!(offset(&memory, page) + PAGES * page <= memory.len());
+        let mut turns: Vec<usize> = (0..PAGES).map(|turn| turn * STRIDE % PAGES).collect();
+        turns.sort_unstable();
+        assert_eq!(turns, (0..PAGES).collect::<Vec<_>>());
+        let differing = memory.chunks(page).zip(memory.chunks(page).skip(1)).all(|(one, next)| one != next);
+        assert!(differing, "pages of the same content would be stored once");
+    }
+
+    #[test]
+    fn reads_are_not_counted_twice_and_pages_that_stayed_count_nothing() {
+        let check = |taken_us: u64, count: u64, read_us: u64, expected_us: Option<u64>| {
+            let reads = Delay { count, total_ns: read_us * 1000 };
+            assert_eq!(around(Duration::from_micros(taken_us), reads), expected_us.map(Duration::from_micros));
+        };
+        check(1000, 100, 600, Some(4));
+        check(1000, 63, 600, None);
+        check(500, 100, 600, None);
+    }
+}
