@@ -21,11 +21,13 @@ use crate::now::Now;
 use crate::ram_disks::RamDisks;
 
 mod areas;
+mod compaction;
 mod failing;
 mod latency;
 mod returns;
 
 use areas::{Area, Areas};
+use compaction::Compaction;
 use failing::Failing;
 use latency::{Latency, fault_on_new_memory};
 
@@ -80,6 +82,7 @@ pub struct Tiers {
     ram_disks: RamDisks,
     files: Latency,
     failing: Failing,
+    compaction: Compaction,
     zswap_us: Option<u32>,
     /// A page fault on swapped-out memory without the read.
     fault: Duration,
@@ -150,6 +153,7 @@ impl Tiers {
             ram_disks: RamDisks::default(),
             files: Latency::default(),
             failing: Failing::new(roots),
+            compaction: Compaction::default(),
             zswap_us: None,
             fault: fault_on_new_memory(clock),
             fault_tries: 0,
@@ -185,6 +189,11 @@ impl Tiers {
         self.charge_writes(roots, now);
         self.ram_disks = self.areas.ram_disks(machine.stored_bytes);
         errors
+    }
+
+    /// Compacts zram devices whose memory is fragmented. Returns what was done, in words.
+    pub fn compact(&mut self, now: Duration) -> Vec<String> {
+        self.compaction.run(&self.areas, now)
     }
 
     /// The table of tiers now.

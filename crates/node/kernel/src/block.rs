@@ -210,6 +210,18 @@ impl BlockDevice {
         self.require(&format!("{}{name}", self.disk), parse)
     }
 
+    /// Writes to a file of the whole disk.
+    pub(crate) fn write_of_disk(&self, name: &str, text: &str) -> Result<()> {
+        let path = self.directory.join(format!("{}{name}", self.disk));
+        let fail = |source| Error::from_io(&path, "write", source);
+        let directory = file::open_directory(&self.directory).map_err(fail)?;
+        if directory.metadata().map_err(fail)?.ino() != self.id {
+            return Err(Error::Gone { path: self.directory.clone() });
+        }
+        let file = file::open_at(&directory, &format!("{}{name}", self.disk), true).map_err(fail)?;
+        file::write_opened(&file, text).map_err(fail)
+    }
+
     /// Reads a file of the device; `None` if the device exists and the file does not.
     fn read<T>(&self, name: &str, parse: impl FnOnce(&str) -> Result<T, Malformed>) -> Result<Option<T>> {
         let path = self.directory.join(name);

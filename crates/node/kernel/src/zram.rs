@@ -150,6 +150,14 @@ impl Zram {
         self.device.read_of_disk("bd_stat", parse_backing_stat)
     }
 
+    /// Moves what it stores together, and returns the page frames that become empty (`zs_compact()` in `mm/zsmalloc.c`).
+    ///
+    /// # Errors
+    /// [`crate::Error::Gone`]; [`crate::Error::Io`].
+    pub fn compact(&self) -> Result<()> {
+        self.device.write_of_disk("compact", "1")
+    }
+
     /// Its I/O counters. What was written to it went to DRAM.
     ///
     /// # Errors
@@ -205,6 +213,17 @@ mod tests {
         assert_eq!(parse_memory_stat("1 2 3 4 5 6").unwrap_err().expected, "at least seven counters");
         cut_everywhere(MM_STAT, parse_memory_stat);
         cut_everywhere("256 12 268\n", parse_backing_stat);
+    }
+
+    #[test]
+    fn a_device_is_asked_to_compact() {
+        let (_directory, roots) = tree(&MACHINE);
+        let zram = Zram::of(device(&roots, "zram0", "virtual/block/zram0")).unwrap().unwrap();
+        assert!(zram.compact().unwrap_err().is_gone(), "no file is created");
+        let file = roots.sys.join("devices/virtual/block/zram0/compact");
+        std::fs::write(&file, "").unwrap();
+        zram.compact().unwrap();
+        assert_eq!(std::fs::read_to_string(file).unwrap(), "1");
     }
 
     #[test]

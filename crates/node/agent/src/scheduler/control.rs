@@ -73,6 +73,11 @@ impl Agent {
         let context = &mut self.context;
         let before = context.machine.no_far_memory;
         context.read_machine(now);
+        if !context.options.dry_run {
+            for done in context.tiers.compact(now.since_boot) {
+                context.event(None, done);
+            }
+        }
         match context.machine.no_far_memory {
             now if now == before || context.options.dry_run => {}
             Some(why) if context.machine.pool_full => context.event(None, format!("nothing more is compressed: {why}")),

@@ -3,7 +3,7 @@
 use kernel::Roots;
 use kernel::block::BlockDevice;
 use kernel::swap::SwapArea;
-use kernel::zram::Zram;
+use kernel::zram::{MemoryStat, Zram};
 use policy::tiering::row::{FREE_MIN, RowId, TooLong};
 use units::{Bytes, RatioPpm};
 
@@ -21,6 +21,8 @@ pub(super) struct Area {
     pub(super) latency: Latency,
     /// DRAM that it occupies.
     pub(super) memory: Bytes,
+    /// Of it, what holds no page: fragmentation.
+    pub(super) unused: Bytes,
     /// Free space.
     pub(super) free: Bytes,
     /// The area with the highest priority is filled first.
@@ -112,19 +114,22 @@ impl Area {
         let device = BlockDevice::under_swap(roots, area).map_err(words)?;
         let id: RowId = device.name().parse().map_err(|error: TooLong| error.to_string())?;
         let (free, used, priority) = (area.size - area.used, area.used, area.priority);
-        let of = |zram, memory, free, latency, stored| Self { id, zram, latency, memory, free, priority, used, stored };
+        let of = |zram, stat: MemoryStat, free, latency| {
+            let (memory, unused, stored) = (stat.memory, stat.memory - stat.compressed, stat.stored);
+            Self { id, zram, latency, memory, unused, free, priority, used, stored }
+        };
         match Zram::of(device.clone()).map_err(words)? {
             Some(zram) => {
                 let stat = zram.memory().map_err(words)?;
                 // Beyond its limit of memory, writes fail and the pages stay where they are.
                 let free = if stat.limit > Bytes::ZERO && stat.memory >= stat.limit { Bytes::ZERO } else { free };
-                Ok(of(Some(zram), stat.memory, free, Latency::default(), stat.stored))
+                Ok(of(Some(zram), stat, free, Latency::default()))
             }
             None => {
                 let mut latency = latency_of(id);
                 latency.watch(vec![device]);
                 latency.measure();
-                Ok(of(None, Bytes::ZERO, free, latency, Bytes::ZERO))
+                Ok(of(None, MemoryStat::default(), free, latency))
             }
         }
     }
