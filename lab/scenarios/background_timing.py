@@ -2,10 +2,12 @@
 
 Three applications, of which two fit into memory, take turns in the foreground, in the orders ABCABC and ABCBA (LPC
 talk). The kernel does not swap by itself (swappiness 0): as on a phone, it kills background applications when memory
-runs out. Each order runs three times. Without: no compaction. Well timed: the agent gets a background hint as soon as
-an application leaves the foreground, and pauses while memory is short (its defaults, except for a settling time of 1
-s). Badly timed: the agent gets the hint when the next launch has already made memory short, and may not pause. Kills
-are `oom_kill` of the applications' `memory.events`, refaults are counted in their `memory.stat`.
+runs out. Each order runs four times. Without: no compaction. All pages (the talk's first experiment): what leaves the
+foreground is reclaimed as a whole, through `memory.reclaim`, page cache too; no agent. Well timed (its second
+experiment): the agent gets a background hint as soon as an application leaves the foreground, reclaims anonymous pages
+and deactivates those of files, and pauses while memory is short (its defaults, except for a settling time of 1 s).
+Badly timed: the agent gets the hint when the next launch has already made memory short, and may not pause. Kills are
+`oom_kill` of the applications' `memory.events`, refaults are counted in their `memory.stat`.
 
 Well timed, nothing is killed. Badly timed, the LPC talk counts more kills than without compaction. Here there are few
 or none, because the kernel kills only when nothing is left to reclaim, which gives late compaction time to finish. Its
@@ -43,8 +45,9 @@ FILE_STAYS_MIN_RATIO = 0.95
 
 _BACKGROUND_ADJ, _FOREGROUND_ADJ = 900, 0
 _LAB: node.Settings = {"agent.control_period": "1s", "zswap.max_pool": "50%"}
+WITHOUT, ALL_PAGES, WELL_TIMED = "without", "all_pages", "well_timed"
 TIMED: dict[str, node.Settings] = {
-    "well_timed": {**_LAB, "background.settle": "1s"},
+    WELL_TIMED: {**_LAB, "background.settle": "1s"},
     "badly_timed": {
         **_LAB,
         "background.settle": "0s",
@@ -81,11 +84,13 @@ class Phone:
         stalled_us = some_us(self.guest.read("/proc/pressure/memory"))
         front: str | None = None
         for app in self.order:
-            early = self.variant == "well_timed"
+            early = self.variant in (ALL_PAGES, WELL_TIMED)
             if front is not None and self.alive(front):
                 self.adjust(front, _BACKGROUND_ADJ)
                 self.apps[front].next_phase()
-                if early:
+                if self.variant == ALL_PAGES:
+                    self.reclaim(front)
+                elif early:
                     self.hint(front, "background")
             # There is no event to wait for: the home screen is shown for a while.
             self.guest.run(["sleep", str(HOME_SECONDS)])
@@ -159,6 +164,13 @@ class Phone:
             # The kernel may kill it at any moment, and the agent then reports that there is no such job.
             self.lab.holds("hint", done.status == 0 or not self.alive(app), f"{state} refused: {done.stderr.strip()}")
 
+    def reclaim(self, app: str) -> None:
+        """Reclaims all of an application's memory, of both kinds whatever the kernel's own swappiness."""
+        cgroup = self.apps[app].cgroup
+        size = self.guest.number(f"{cgroup}/memory.current")
+        # The kernel refuses the rest of a request that it cannot fulfil.
+        self.guest.run(["sh", "-c", f"echo {size} swappiness=100 > {cgroup}/memory.reclaim"], check=False)
+
     def adjust(self, app: str, value: int) -> None:
         """Sets the application's OOM score adjustment, as phones do."""
         self.guest.write(f"/proc/{self.apps[app].pid}/oom_score_adj", str(value))
@@ -220,7 +232,7 @@ def run(lab: Lab) -> dict[str, Any]:
         available = guest.flat_keyed("/proc/meminfo")["MemAvailable"] * 1024
         app_bytes = int(available * APP_RATIO) // MIB * MIB
         lab.say(f"{available / MIB:.0f} MiB available, {app_bytes / MIB:.0f} an application")
-        for variant in ("without", *TIMED):
+        for variant in (WITHOUT, ALL_PAGES, *TIMED):
             agent = _agent(guest, variant)
             found = {}
             for order in ORDERS:
@@ -242,11 +254,11 @@ def run(lab: Lab) -> dict[str, Any]:
             rows[variant]["waits"] = waits
             lab.say(f"{variant}: {json.dumps(rows[variant])}")
             rows[variant].update(found)
-    well = rows["well_timed"]["kills"]
-    lab.at_least("without.kills", rows["without"]["kills"], 1)
-    lab.at_most("well_timed.kills", well, min(rows["without"]["kills"] - 1, rows["badly_timed"]["kills"]))
+    well = rows[WELL_TIMED]["kills"]
+    lab.at_least("without.kills", rows[WITHOUT]["kills"], 1)
+    lab.at_most("well_timed.kills", well, min(rows[WITHOUT]["kills"] - 1, rows["badly_timed"]["kills"]))
     refaults = {variant: row["refaults_file"] for variant, row in rows.items()}
-    lab.at_most("well_timed.refaults_file", refaults["well_timed"], refaults["badly_timed"] / 2)
+    lab.at_most("well_timed.refaults_file", refaults[WELL_TIMED], refaults["badly_timed"] / 2)
     lab.at_least("file_stays_ratio", min(stays, default=0.0), FILE_STAYS_MIN_RATIO)
     return {"app_bytes": app_bytes, "file_stays_ratio": min(stays, default=0.0), **rows}
 
