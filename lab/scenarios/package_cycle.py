@@ -5,14 +5,11 @@ restore what it had set, and start it again. `leftovers` are files, units and se
 from before the installation once the package is purged.
 """
 
-from pathlib import Path
 from typing import Any
 
-from thermolab import node, programs, systemd
-from thermolab.cache import call
+from thermolab import node, package, programs, systemd
 from thermolab.guest import Guest
 from thermolab.lab import Lab
-from thermolab.paths import TREE
 from thermolab.qemu import MIB
 
 FEATURES = ("s3",)
@@ -43,7 +40,7 @@ _LAB: node.Settings = {
 
 def run(lab: Lab) -> dict[str, Any]:
     """Packs the program twice, and runs the cycle in one guest."""
-    first, second = (_package(lab, revision) for revision in (1, 2))
+    first, second = (package.built(lab, revision) for revision in (1, 2))
     figures: dict[str, Any] = {}
     with systemd.guest(lab, {"first.deb": first, "second.deb": second}) as guest:
         # The image leaves out documentation, by a rule that dpkg would follow for this package too.
@@ -68,13 +65,6 @@ def run(lab: Lab) -> dict[str, Any]:
     lab.at_most("exposure", figures["exposure"], EXPOSURE_MAX)
     lab.at_least("offloaded_bytes", figures["offloaded_bytes"], OFFLOADED_MIN_RATIO * IDLE_MIB * MIB)
     return {**figures, "leftovers": len(left)}
-
-
-def _package(lab: Lab, revision: int) -> Path:
-    """Returns a package of the program on the host, in a revision."""
-    call(["tools/package", lab.program("thermocline")], cwd=TREE, env={"REVISION": str(revision)})
-    (made,) = (TREE / "target" / "package").glob(f"*-{revision}_amd64.deb")
-    return made.rename(lab.directory / f"revision-{revision}.deb")
 
 
 def _work(guest: Guest) -> None:
