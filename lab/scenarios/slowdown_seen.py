@@ -2,9 +2,10 @@
 
 Three kinds of far memory, each at three intensities: zswap, a slow swap device, and a slow node. The agent only
 measures in the first two: a loop evicts a fixed amount of the job's memory per second, through `memory.reclaim`. The
-job serves requests at a fixed rate and counts the time that it spends on accesses; what exceeds the same requests'
-time without far memory is its loss. A slow node costs an emulated guest nothing: there, the job counts its accesses to
-the node, and each of them counts as the configured latency.
+job serves requests at a fixed rate and counts the time that it spends on accesses. Its loss is what exceeds the time of
+the same requests while the loop evicts as much of another job, which serves the same load: what the loop takes from
+both, such as a processor, is no loss to far memory. A slow node costs an emulated guest nothing: there, the job counts
+its accesses to the node, and each of them counts as the configured latency.
 """
 
 import time
@@ -15,7 +16,7 @@ from thermolab import node, numa, offload, slow, swap, truth
 from thermolab.guest import Guest
 from thermolab.lab import Lab
 from thermolab.truth import Region, Server, Workload, poisson, requests
-from thermolab.windows import settled, watch
+from thermolab.windows import Window, settled, watch
 
 KERNELS = ("6.12-idle",)
 
@@ -28,7 +29,6 @@ DELAY_MS = 2
 STEPS = ("low", "middle", "high")
 EVICTED_KIB_PER_SECOND = {"zswap": (2048, 4096, 8192), "device": (128, 256, 512)}
 SLOWDOWNS = (0.02, 0.05, 0.10)
-BASE_SECONDS = 12
 SETTLE_SECONDS = 8
 JUDGED_SECONDS = 20
 SETTLE_PERIODS = 6
@@ -74,7 +74,8 @@ def _evicted(lab: Lab, kind: str) -> list[dict[str, Any]]:
             swap.delay(guest, DELAY_MS)
         truth.tick(guest)
         content = "weights" if kind == "device" else "anon"
-        workload = Workload(guest, [Region("data", JOB_MIB, requests(PAGES, EXPONENT), kind=content)], server=SERVER)
+        region = Region("data", JOB_MIB, requests(PAGES, EXPONENT), kind=content)
+        workload, other = (Workload(guest, [region], name, SERVER) for name in ("truth", "other"))
         tier = "swap" if kind == "device" else "zswap"
         guest.run(["rm", "-rf", node.STATE])
         guest.write("/sys/module/zswap/parameters/enabled", "N" if kind == "device" else "Y")
@@ -82,21 +83,34 @@ def _evicted(lab: Lab, kind: str) -> list[dict[str, Any]]:
         settings: node.Settings = {**offload.PRESSURE_SETTINGS, **_MEASURE, **own}
         node.configure(guest, [node.Job(workload.job, group="observe")], settings)
         agent = node.start(guest)
-        settled(workload, 5)
-        (base,) = watch([workload], BASE_SECONDS)
+        settled(other, 5)
+        steps = EVICTED_KIB_PER_SECOND[kind]
+        # All of these first: what leaves the job returns for a long time.
+        bases = [_evicting(other, workload, agent, kib)[0] for kib in steps]
         rows = []
-        for kib in EVICTED_KIB_PER_SECOND[kind]:
-            rows.append(_intensity(workload, agent, base.access_ratio, kib))
+        for kib, base in zip(steps, bases, strict=True):
+            rows.append(_intensity(workload, agent, base, kib))
             lab.say(f"{kind}, {kib} KiB/s evicted: {rows[-1]}")
         agent.stop()
-        workload.stop()
+        for job in (workload, other):
+            job.stop()
     return rows
 
 
-def _intensity(workload: Workload, agent: node.Agent, base_ratio: float, kib: int) -> dict[str, Any]:
+def _intensity(workload: Workload, agent: node.Agent, base: Window, kib: int) -> dict[str, Any]:
     """Measures one intensity."""
+    window, before, after = _evicting(workload, workload, agent, kib)
+    # The job did this work in the window's seconds; the agent's figures are of its last control period.
+    lost = (window.access_ratio - base.access_ratio) * JUDGED_SECONDS
+    return _row(lost, after["lost_seconds"] - before["lost_seconds"], JUDGED_SECONDS, after)
+
+
+def _evicting(
+    evicted: Workload, workload: Workload, agent: node.Agent, kib: int
+) -> tuple[Window, dict[str, Any], dict[str, Any]]:
+    """Watches `workload` while some of the memory of `evicted` is evicted per second."""
     guest = workload.guest
-    loop = f"while :; do echo {kib}K > {workload.cgroup}/memory.reclaim 2>/dev/null; sleep 1; done"
+    loop = f"while :; do echo {kib}K > {evicted.cgroup}/memory.reclaim 2>/dev/null; sleep 1; done"
     evicting = guest.spawn(["sh", "-c", loop], stdout="/run/evict.out", stderr="/run/evict.out")
     watch([workload], SETTLE_SECONDS)
     before = _waits(agent, workload)
@@ -104,9 +118,7 @@ def _intensity(workload: Workload, agent: node.Agent, base_ratio: float, kib: in
     after = _waits(agent, workload)
     guest.kill(evicting)
     guest.wait_exit(evicting)
-    # The job did this work in the window's seconds; the agent's figures are of its last control period.
-    lost = (window.access_ratio - base_ratio) * JUDGED_SECONDS
-    return _row(lost, after["lost_seconds"] - before["lost_seconds"], JUDGED_SECONDS, after)
+    return window, before, after
 
 
 def _waits(agent: node.Agent, workload: Workload) -> dict[str, Any]:
