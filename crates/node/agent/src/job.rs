@@ -330,8 +330,22 @@ impl Job {
             return None;
         }
         let cold = self.signals.threshold.map_or(Pages::ZERO, |age| scan.resident.at_least(age));
-        let cold = self.signals.part.map_or(cold, |part| cold.min(part)).to_bytes(kernel::page_size());
-        Some(self.memory.swap_backed() + cold - Bytes(compressed.share_of(cold.0)))
+        let cold = self.signals.part.map_or(cold, |part| cold.min(part));
+        Some(self.saved_with(cold, compressed))
+    }
+
+    /// What [`Job::could_save`] can be at most: all that was not accessed between two scans is offloaded. Known before the history
+    /// is long enough for a threshold; `None` before the first decision that is based on accesses.
+    #[must_use]
+    pub fn could_save_at_most(&self, compressed: RatioPpm) -> Option<Bytes> {
+        let scan = self.scan.as_ref().filter(|_| self.signals.observed)?;
+        Some(self.saved_with(scan.resident.at_least(Age(1)), compressed))
+    }
+
+    /// What the job would save if these pages were offloaded as well.
+    fn saved_with(&self, cold: Pages, compressed: RatioPpm) -> Bytes {
+        let cold = cold.to_bytes(kernel::page_size());
+        self.memory.swap_backed() + cold - Bytes(compressed.share_of(cold.0))
     }
 
     /// The age of far pages that the agent did not offload itself, or whose offload is not accounted yet: the threshold,

@@ -47,6 +47,8 @@ pub struct View {
     pub saved_bytes: i64,
     /// DRAM that could be saved, by the estimates of all jobs that have one, minus what the agent occupies; `None` before the first.
     pub could_save_bytes: Option<i64>,
+    /// The same with `could_save_at_most_bytes` of the jobs whose history is too short for an estimate.
+    pub could_save_at_most_bytes: Option<i64>,
     /// `saved_bytes` by kind, and reconciled with the kernel's counters.
     pub savings: Ledger,
     /// Memory and savings of the jobs of each kind (TMO figures 9 and 10).
@@ -178,6 +180,8 @@ pub struct JobView {
     /// DRAM that offloading all swap-backed memory idle for the threshold would save, net of its compressed copies; `None` until it is
     /// known. Page cache is not included.
     pub could_save_bytes: Option<Bytes>,
+    /// What `could_save_bytes` can become at most: all that was not accessed between two scans is offloaded. Known first.
+    pub could_save_at_most_bytes: Option<Bytes>,
     /// What these copies would occupy as a share, by a sample or, without one, by what the machine's pool holds.
     pub would_occupy_ratio: Option<f64>,
     /// Seconds until `could_save_bytes` can be known; `None` if it is, and if that cannot be said.

@@ -211,7 +211,6 @@ fn totals(kinds: &Value) -> String {
 pub(crate) fn observed(view: &Value) -> String {
     let (kernel, memory) = (view["kernel"].as_str().unwrap_or("?"), bytes(&view["machine"]["total_bytes"]));
     let mut text = format!("kernel {kernel}, {memory} memory\n");
-    let known = |value: &Value| if value.is_null() { "-".to_owned() } else { bytes(value) };
     let columns = ["tracker", "memory", "working", "cold", "saved", "could save", "older", "compressed"];
     text += &observed_row("job", &columns.map(ToOwned::to_owned));
     for job in view["jobs"].as_array().into_iter().flatten() {
@@ -224,7 +223,7 @@ pub(crate) fn observed(view: &Value) -> String {
             aged("working_set_bytes"),
             aged("cold_bytes"),
             saved,
-            known(&job["could_save_bytes"]),
+            could_save(job),
             job["threshold_seconds"].as_f64().map_or_else(|| "-".to_owned(), |seconds| format!("{seconds} s")),
             job["would_occupy_ratio"].as_f64().map_or_else(|| "-".to_owned(), |ratio| format!("to {:.0}%", ratio * 100.0)),
         ];
@@ -236,26 +235,44 @@ pub(crate) fn observed(view: &Value) -> String {
             );
         }
         if job["could_save_needs_history"] == true {
-            let _ = writeln!(text, "  not known yet: its history is too short for a threshold that meets the objective");
+            let _ = writeln!(
+                text,
+                "  its history is too short for a threshold that meets the objective: at most what was idle from scan to scan"
+            );
         }
         if let Some(remark) = job["remark"].as_str() {
             let _ = writeln!(text, "  {remark}");
         }
     }
-    if let Some(net) = view["could_save_bytes"].as_i64() {
+    // They differ while the history of a job is too short.
+    let (estimate, bound) = (view["could_save_bytes"].as_i64(), view["could_save_at_most_bytes"].as_i64());
+    if let Some(net) = bound.or(estimate) {
         let agent = bytes(&view["savings"]["agent_bytes"]);
-        let all =
-            if net < 0 { format!("nothing: all of it is less than the agent's {agent}") } else { Bytes(net.unsigned_abs()).to_string() };
+        let at_most = if estimate == Some(net) { "" } else { "at most " };
+        let all = if net < 0 {
+            format!("nothing: all of it is less than the agent's {agent}")
+        } else {
+            format!("{at_most}{}", Bytes(net.unsigned_abs()))
+        };
         let _ = writeln!(text, "could save, net of compressed copies and the agent's {agent}: {all}; page cache is not included");
     }
     text + &ages(view)
+}
+
+/// What a job could save: an estimate, or a bound while there is none.
+fn could_save(job: &Value) -> String {
+    match (&job["could_save_bytes"], &job["could_save_at_most_bytes"]) {
+        (Value::Null, Value::Null) => "-".to_owned(),
+        (Value::Null, bound) => format!("<= {}", bytes(bound)),
+        (estimate, _) => bytes(estimate),
+    }
 }
 
 /// One line of the table of `observe`.
 fn observed_row(name: &str, columns: &[String; 8]) -> String {
     let mut text = if name.chars().count() > NAME_WIDTH { format!("{name}\n{:NAME_WIDTH$}", "") } else { format!("{name:<NAME_WIDTH$}") };
     let [tracker, memory, working, cold, saved, could_save, older, compressed] = columns;
-    let _ = write!(text, " {tracker:<9} {memory:>10} {working:>10} {cold:>10} {saved:>10} {could_save:>10}");
+    let _ = write!(text, " {tracker:<9} {memory:>10} {working:>10} {cold:>10} {saved:>10} {could_save:>13}");
     let _ = writeln!(text, " {older:>7} {compressed:>10}");
     text
 }
@@ -416,8 +433,11 @@ mod tests {
         let mut short = known.clone();
         (short["could_save_bytes"], short["threshold_seconds"], short["could_save_needs_history"]) =
             (Value::Null, Value::Null, json!(true));
-        let text = observed(&json!({ "jobs": [short], "machine": { "total_bytes": 1 << 30 } }));
+        short["could_save_at_most_bytes"] = json!(750 << 10);
+        let bounded = json!({ "jobs": [short], "machine": { "total_bytes": 1 << 30 }, "could_save_at_most_bytes": 450 << 10, "savings": { "agent_bytes": 300 << 10 } });
+        let text = observed(&bounded);
         assert!(text.contains("history is too short") && text.contains("idle time") && !text.contains("0 B"), "{text}");
+        assert!(text.contains("<= 750.0 KiB") && text.contains("300.0 KiB: at most 450.0 KiB"), "{text}");
         assert!(of(-1).contains("nothing: all of it is less than the agent's 300.0 KiB"));
     }
 

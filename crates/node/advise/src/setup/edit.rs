@@ -37,9 +37,10 @@ fn first_rule(lines: &[String]) -> Option<usize> {
 
 fn rules(proposal: &Proposal) -> Vec<Vec<String>> {
     let rule = |rule: &super::ProposedRule| {
+        let at_most = if rule.at_most { "at most " } else { "" };
         let jobs = if rule.jobs == 1 { String::new() } else { format!(" in {} jobs", rule.jobs) };
         vec![
-            format!("# Observed{jobs}: could save {} of {}.", rule.could_save_bytes, rule.memory_bytes),
+            format!("# Observed{jobs}: could save {at_most}{} of {}.", rule.could_save_bytes, rule.memory_bytes),
             "[[job]]".to_owned(),
             format!("cgroup = {}", toml_string(&rule.cgroup)),
             format!("class = {}", toml_string(rule.class)),

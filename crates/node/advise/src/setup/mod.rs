@@ -40,6 +40,9 @@ pub struct ObservedJob {
     pub memory_bytes: Bytes,
     /// What offloading it would save, net of compressed copies; `None` if that was not known yet.
     pub could_save_bytes: Option<Bytes>,
+    /// What that can become at most; known earlier.
+    #[serde(default)]
+    pub could_save_at_most_bytes: Option<Bytes>,
 }
 
 /// What the machine has to offload to.
@@ -94,6 +97,8 @@ pub struct ProposedRule {
     pub memory_bytes: Bytes,
     /// What they could save.
     pub could_save_bytes: Bytes,
+    /// Whether that is an upper bound, because a job's history is too short for an estimate.
+    pub at_most: bool,
 }
 
 /// Proposes a change of the file `text`, which is part of the configuration in effect, `config`.
@@ -109,7 +114,7 @@ pub fn propose(roots: &Roots, text: &str, config: &Config, observed: &Observatio
             proposal.remarks.push(remark);
             continue;
         }
-        let Some(saving) = job.could_save_bytes else {
+        let Some(saving) = job.could_save_bytes.or(job.could_save_at_most_bytes) else {
             proposal.remarks.push(format!("{}: what it could save is not known yet; observe it for longer", job.job));
             continue;
         };
@@ -118,6 +123,8 @@ pub fn propose(roots: &Roots, text: &str, config: &Config, observed: &Observatio
         rule.jobs += 1;
         rule.memory_bytes += job.memory_bytes;
         rule.could_save_bytes += saving;
+        // What the agent then offloads is limited by the objective, whatever the estimate.
+        rule.at_most |= job.could_save_bytes.is_none();
     }
     for (sort, mut rule) in rules.into_values() {
         rule.class = class(sort).as_str();

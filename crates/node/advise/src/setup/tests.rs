@@ -8,6 +8,7 @@ fn observed(jobs: &[(&str, u64, Option<u64>)]) -> Observation {
         job: job.to_owned(),
         memory_bytes: Bytes::mib(memory),
         could_save_bytes: saving.map(Bytes::mib),
+        could_save_at_most_bytes: None,
     };
     Observation { jobs: jobs.iter().map(job).collect() }
 }
@@ -46,6 +47,20 @@ fn jobs_that_could_save_get_rules_and_nothing_else_changes() {
     );
     let again = proposed(&proposal.text, &[(REDIS, 100, Some(40))], FAR);
     assert_eq!((again.text, again.rules), (proposal.text, Vec::new()), "a second proposal changes nothing");
+}
+
+#[test]
+fn a_bound_is_enough_for_a_rule_and_named_as_one() {
+    let bounded = ObservedJob {
+        job: REDIS.to_owned(),
+        memory_bytes: Bytes::mib(100),
+        could_save_bytes: None,
+        could_save_at_most_bytes: Some(Bytes::mib(60)),
+    };
+    let roots = Roots::under(std::path::Path::new("/nowhere"));
+    let config = Config::from_str("test", "").unwrap();
+    let proposal = propose(&roots, "", &config, &Observation { jobs: vec![bounded] }, FAR).unwrap();
+    assert!(proposal.text.contains("could save at most 60.0 MiB of 100.0 MiB"), "{}", proposal.text);
 }
 
 #[test]

@@ -168,11 +168,12 @@ fn what_could_be_saved_is_known_after_accesses_were_observed() {
     let quarter = RatioPpm(250_000);
     assert_eq!(job.could_save(quarter), None);
     job.take_scan(scan(&[(0, 10), (3, 20), (9, 12)], &[], 10 * SECOND), &RamDisks::default()).unwrap();
-    assert_eq!(job.could_save(quarter), None, "no decision yet");
+    assert_eq!((job.could_save(quarter), job.could_save_at_most(quarter)), (None, None), "no decision yet");
     (job.signals.observed, job.signals.threshold) = (true, None);
     assert_eq!(job.could_save(quarter), Some(Bytes::ZERO), "even the oldest pages are promoted too often");
     job.signals.short_history = true;
     assert_eq!(job.could_save(quarter), None, "which is not known yet");
+    assert_eq!(job.could_save_at_most(quarter), Some(Bytes(24 * page)), "all but the ten pages of age 0, of which a quarter remains");
     let cold = std::mem::replace(job.scan.as_mut().unwrap(), scan(&[(0, 42)], &[], 10 * SECOND));
     assert_eq!(job.could_save(quarter), Some(Bytes::ZERO), "nothing is cold");
     (job.scan, job.signals.short_history) = (Some(cold), false);

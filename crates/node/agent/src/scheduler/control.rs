@@ -16,6 +16,9 @@ use crate::protection;
 use crate::savings::Ledger;
 use crate::waits::Latencies;
 
+/// Time between two attempts to sample a job to estimate what it could save.
+const ESTIMATE_WAIT: Duration = Duration::from_secs(1);
+
 impl Agent {
     /// One control period of all jobs.
     pub(super) fn control(&mut self, now: Now) {
@@ -24,9 +27,6 @@ impl Agent {
         self.end_stage("reading the machine");
         self.read_waits(now);
         self.end_stage("what jobs wait for");
-        if self.context.options.estimate {
-            self.jobs.values_mut().for_each(|entry| tiering::sample_to_estimate(&mut entry.job, &mut self.context, now));
-        }
         self.context.check_budget(now.since_boot);
         self.context.guardrail = (self.following.version() > 0).then(Vec::new);
         for policy in 0..self.policies.len() {
@@ -66,6 +66,24 @@ impl Agent {
         self.end_stage("the history");
         self.judge_bundle();
         self.update_parameters();
+    }
+
+    /// Samples one of the jobs that nothing is decided for, the largest first, if time was saved up for it. Returns how long to wait
+    /// for the next; `None` if none is due.
+    pub(super) fn estimate_one(&mut self) -> Option<Duration> {
+        // During a scan the trackers, and so the ages, belong to the other thread.
+        if !self.context.options.estimate || self.scanning.is_some() {
+            return None;
+        }
+        let Self { jobs, context, .. } = self;
+        let now = context.now();
+        let due = jobs.values_mut().map(|entry| &mut entry.job).filter(|job| tiering::estimate_is_due(job, context, now));
+        let largest = due.max_by_key(|job| job.memory.current)?;
+        if context.pacing.sampling.is_available(context.clock.now()) {
+            tiering::sample_to_estimate(largest, context, now);
+            context.publish_due = true;
+        }
+        Some(ESTIMATE_WAIT)
     }
 
     /// Reads the machine, and reports if its far memory has become full or available.

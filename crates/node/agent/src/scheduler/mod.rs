@@ -332,7 +332,8 @@ impl Agent {
         let offload = self.offload();
         let Self { policies, jobs, context, .. } = self;
         let waits = policies.iter_mut().filter_map(|scheduled| scheduled.policy.act(jobs, context));
-        waits.chain(offload).min()
+        let wait = waits.chain(offload).min();
+        wait.into_iter().chain(self.estimate_one()).min()
     }
 
     fn wake_at(&self, deadlines: &Deadlines, wait: Option<Duration>) -> Duration {

@@ -76,7 +76,8 @@ impl Agent {
             rollout: (!self.following.own().rollout.store.is_empty()).then(|| self.following.view()),
             costs: self.costs,
             saved_bytes: ledger.net_bytes,
-            could_save_bytes: could_save(&jobs, &ledger),
+            could_save_bytes: could_save(&jobs, &ledger, |job| job.could_save_bytes),
+            could_save_at_most_bytes: could_save(&jobs, &ledger, |job| job.could_save_bytes.or(job.could_save_at_most_bytes)),
             savings: ledger,
             totals_by_kind: totals_by_kind(&jobs, context.machine.total_bytes),
             jobs,
@@ -87,8 +88,8 @@ impl Agent {
 }
 
 /// The sum of the jobs' estimates, minus what the agent occupies.
-fn could_save(jobs: &[JobView], ledger: &Ledger) -> Option<i64> {
-    let known: Vec<Bytes> = jobs.iter().filter_map(|job| job.could_save_bytes).collect();
+fn could_save(jobs: &[JobView], ledger: &Ledger, estimate: impl Fn(&JobView) -> Option<Bytes>) -> Option<i64> {
+    let known: Vec<Bytes> = jobs.iter().filter_map(estimate).collect();
     let signed = |bytes: Bytes| i64::try_from(bytes.0).unwrap_or(i64::MAX);
     (!known.is_empty()).then(|| signed(known.into_iter().sum()) - signed(ledger.agent_bytes + ledger.kdamond_bytes))
 }
@@ -103,6 +104,7 @@ fn estimate(view: &mut JobView, job: &Job, context: &Context, family: Family) {
     let occupied = job.tiering.would_occupy(family, device).or(pool).map(stored);
     view.would_occupy_ratio = occupied.map(RatioPpm::as_f64);
     view.could_save_bytes = occupied.and_then(|occupied| job.could_save(occupied));
+    view.could_save_at_most_bytes = occupied.and_then(|occupied| job.could_save_at_most(occupied));
     let short = job.signals.observed && job.signals.short_history;
     view.could_save_needs_history = short && view.could_save_bytes.is_none();
     if view.could_save_bytes.is_none() && !short {

@@ -125,14 +125,18 @@ fn read(job: &mut Job, context: &mut Context, now: Now) -> Input {
     input
 }
 
-/// Samples a job that nothing is decided for, if its last sample is old. Its ages come first: they show which pages are cold.
-pub fn sample_to_estimate(job: &mut Job, context: &mut Context, now: Now) {
+/// Whether the sample of a job that nothing is decided for is old. Its ages come first: they show which pages are cold.
+#[must_use]
+pub fn estimate_is_due(job: &Job, context: &Context, now: Now) -> bool {
     let retry_ms = job.tiering.start().incompressible.retry_ms;
     let old = job.tiering.sampled_at_ms.is_none_or(|then| now.boot_ms().saturating_sub(then) >= retry_ms);
     let scanned = job.scan.as_ref().is_some_and(|scan| scan.window > Duration::ZERO);
-    if old && scanned && may_try(job, context, now.boot_ms()) {
-        let _ = sample(job, context, now.boot_ms());
-    }
+    old && scanned && has_waited(job, context, now.boot_ms())
+}
+
+/// Samples such a job.
+pub fn sample_to_estimate(job: &mut Job, context: &mut Context, now: Now) {
+    let _ = sample(job, context, now.boot_ms());
 }
 
 /// Failures after which a job is tried less often, half as often after each: jobs without readable pages must not take the time of others.
@@ -143,10 +147,14 @@ const FAILURES_MAX: u32 = 6;
 
 /// Whether the last try is a control period ago, and there is time for one. A job without cold pages that can be read would be asked
 /// for them in every period of every policy, and each time costs its page maps.
-fn may_try(job: &Job, context: &mut Context, now_ms: Millis) -> bool {
+fn has_waited(job: &Job, context: &Context, now_ms: Millis) -> bool {
     let wait = context.config.agent.control_period * (1 << job.tiering.failures.saturating_sub(FAILURES_FREE).min(FAILURES_MAX));
-    let due = job.tiering.tried_at_ms.is_none_or(|then| now_ms.saturating_sub(then) >= Millis(units::millis(wait)));
-    due && context.pacing.sampling.is_available(context.clock.now())
+    job.tiering.tried_at_ms.is_none_or(|then| now_ms.saturating_sub(then) >= Millis(units::millis(wait)))
+}
+
+/// Whether a job may be tried now.
+fn may_try(job: &Job, context: &mut Context, now_ms: Millis) -> bool {
+    has_waited(job, context, now_ms) && context.pacing.sampling.is_available(context.clock.now())
 }
 
 /// The family of the compressor that the machine's far memory uses: zswap's, or zram's if zswap is off.
