@@ -48,7 +48,7 @@ pub(crate) struct Observe {
 pub(crate) fn observe(roots: Roots, mut config: Config, format: Format, arguments: &Observe) -> Result<()> {
     config.jobs = rules(config.jobs, &arguments.jobs);
     let kept = Kept::below(&config.agent.state_dir);
-    let (scan_period, known_after) = (config.agent.scan_period, config.agent.scan_period + config.agent.control_period);
+    let scan_period = config.agent.scan_period;
     let runtime_dir = config.agent.runtime_dir.clone();
     warn(&roots);
     let (_sender, receiver) = signals::messages()?;
@@ -65,8 +65,9 @@ pub(crate) fn observe(roots: Roots, mut config: Config, format: Format, argument
     };
     let updates = format == Format::Text && std::io::stdout().is_terminal();
     if format == Format::Text {
-        let (ages, savings) = (scan_period.as_secs_f64(), known_after.as_secs_f64());
-        eprintln!("ages are known after {ages} s, savings after about {savings} s, and better after a cycle of the load; Ctrl-C ends it");
+        let ages = 2.0 * scan_period.as_secs_f64();
+        eprintln!("ages, and a bound on the saving, are known after about {ages} s; an estimate that keeps the objective once the history");
+        eprintln!("is long enough, and a better one after a cycle of the load; Ctrl-C ends it");
     }
     let (mut last, mut ranges, mut scans) = (None, None, 0);
     node.run(&receiver, arguments.r#for, &mut |node, view| {
