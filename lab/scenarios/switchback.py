@@ -17,8 +17,9 @@ MORE_IS_BETTER = ("found_ratio",)
 
 KEYS = 20_000
 SLOWDOWN = 0.02
-BLOCKS = 20
-HALF_SECONDS, WASHOUT_SECONDS = 8, 1
+BLOCKS = 40
+"""Many short ones: what else the host does changes over seconds, and is common to two neighbouring halves only."""
+HALF_SECONDS, WASHOUT_SECONDS = 4, 1
 _LOAD = "/run/load.jsonl"
 _TRIAL_SECONDS = 2 * BLOCKS * HALF_SECONDS
 
@@ -83,6 +84,7 @@ def _trial(lab: Lab, guest: Guest, server: services.Service, agent: node.Agent, 
         if pid is not None:
             guest.kill(pid)
             guest.wait_exit(pid)
+    guest.keep(_LOAD)
     report: dict[str, Any] = json.loads(trial.stdout)
     lab.holds("trial", report["estimate"] is not None, f"no estimate: {trial.stderr}")
     return report
