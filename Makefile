@@ -277,6 +277,10 @@ package: toolchain ## a release: Debian and RPM packages, an archive, SBOM and c
 		cargo build --release --locked --target x86_64-unknown-linux-gnu --package thermocline --features thermocline/s3
 	tools/package target/lab-build-s3/x86_64-unknown-linux-gnu/release/thermocline
 
+.PHONY: audit
+audit: toolchain venv ## licences, sources and doubles of all packages (cargo-deny; some minutes to build at first), known vulnerabilities where the databases can be had
+	tools/audit
+
 .PHONY: docs
 docs: toolchain ## the documentation as a site in target/docs/site: links checked, examples run; builds mdBook at first, some minutes
 	@command -v target/tools/bin/mdbook >/dev/null || cargo install mdbook --version 0.4.52 --locked --no-default-features --features search --root target/tools
