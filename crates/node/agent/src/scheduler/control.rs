@@ -82,6 +82,8 @@ impl Agent {
         if context.pacing.sampling.is_available(context.clock.now()) {
             tiering::sample_to_estimate(largest, context, now);
             context.publish_due = true;
+            // The estimate is by the compressor that the agent would use for what was sampled.
+            self.choose_compressor(now);
         }
         Some(ESTIMATE_WAIT)
     }
