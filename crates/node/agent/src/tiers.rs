@@ -30,6 +30,7 @@ use areas::{Area, Areas};
 use compaction::Compaction;
 use failing::Failing;
 use latency::{Latency, fault_on_new_memory};
+pub use returns::Fault;
 
 /// Latency of a page from a device before one was measured, in microseconds: the slower end of flash devices (TMO figure 5).
 const DEVICE_US: u32 = 1_000;
@@ -84,8 +85,8 @@ pub struct Tiers {
     failing: Failing,
     compaction: Compaction,
     zswap_us: Option<u32>,
-    /// A page fault on swapped-out memory without the read.
-    fault: Duration,
+    /// A page fault on swapped-out memory.
+    fault: Fault,
     /// How often `fault` was tried to be measured on such memory; before, it is that of a fault on new memory.
     fault_tries: u32,
     /// Pages written to swap devices since boot, when last read.
@@ -155,7 +156,7 @@ impl Tiers {
             failing: Failing::new(roots),
             compaction: Compaction::default(),
             zswap_us: None,
-            fault: fault_on_new_memory(clock),
+            fault: Fault { beside: fault_on_new_memory(clock), ..Fault::default() },
             fault_tries: 0,
             written: None,
             written_bytes: Bytes::ZERO,
@@ -244,21 +245,21 @@ impl Tiers {
             return;
         }
         self.fault_tries += 1;
-        if let Some(fault) = returns::around_reads(accounting, clock) {
-            log::info!("a page fault on swapped-out memory takes {fault:?} beside the read");
+        if let Some(fault) = returns::measured(accounting, clock) {
+            log::info!("a page fault on swapped-out memory takes {:?}, and {:?} for the read", fault.beside, fault.read);
             (self.fault, self.fault_tries) = (fault, FAULT_TRIES);
         }
     }
 
-    /// Mean duration of a page fault on swapped-out memory without the read.
+    /// A page fault on swapped-out memory; until it was measured, one on new memory.
     #[must_use]
-    pub fn fault(&self) -> Duration {
+    pub fn fault(&self) -> Fault {
         self.fault
     }
 
-    /// The same in microseconds, rounded up.
+    /// Its part beside the read in microseconds, rounded up.
     fn fault_us(&self) -> u32 {
-        u32::try_from(self.fault.as_nanos().div_ceil(1000)).unwrap_or(u32::MAX)
+        u32::try_from(self.fault.beside.as_nanos().div_ceil(1000)).unwrap_or(u32::MAX)
     }
 
     /// Bytes that may be written to swap devices now.

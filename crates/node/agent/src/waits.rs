@@ -3,7 +3,7 @@
 //! The parts, none of which contains another:
 //! - swap-in: the kernel's count of the time in which swapped-out pages were read: decompression, and synchronous devices.
 //! - devices: the kernel's count of waits for block devices, as far as they were for memory that had left DRAM.
-//! - faults: page faults around these reads, by their measured duration.
+//! - faults: the rest of the page faults around these reads, by their duration on pages of the agent.
 //! - reclaim: memory that the job's tasks had to reclaim themselves.
 //! - slow memory: estimated accesses times the latency of the slow node.
 //!
@@ -17,6 +17,8 @@ use kernel::taskstats::{Delays, TaskStats};
 use kernel::{Result, Roots};
 use serde::Serialize;
 use units::Bytes;
+
+use crate::tiers::Fault;
 
 /// The kernel's delay accounting, opened when it is on.
 #[derive(Debug, Default)]
@@ -39,8 +41,8 @@ impl Accounting {
 /// What the agent measured on the machine.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Latencies {
-    /// Duration of a page fault on swapped-out memory without the read.
-    pub fault: Duration,
+    /// A page fault on swapped-out memory.
+    pub fault: Fault,
     /// Accesses per second to the job's memory in a slow node.
     pub slow_rate: f64,
     /// Additional latency of such an access, in nanoseconds.
@@ -221,10 +223,12 @@ fn lost(delays: &Delays, returned: u64, elapsed: Duration, latencies: Latencies)
     // The kernel counts waits for a job's own files in the same number. Of these, as many are for far memory as pages returned.
     let io = delays.block_io;
     let far_io = if io.count == 0 { 0.0 } else { (returned as f64 / io.count as f64).min(1.0) };
+    let mean_ns = delays.swap_in.total_ns.checked_div(delays.swap_in.count).unwrap_or(0);
+    let beside = latencies.fault.beside_reads_of(Duration::from_nanos(mean_ns));
     Lost {
         swap_in_seconds: seconds(delays.swap_in.total_ns),
         device_seconds: seconds(io.total_ns) * far_io,
-        fault_seconds: delays.swap_in.count as f64 * latencies.fault.as_secs_f64(),
+        fault_seconds: delays.swap_in.count as f64 * beside.as_secs_f64(),
         reclaim_seconds: seconds(delays.reclaim.total_ns),
         slow_seconds: latencies.slow_rate * latencies.slow_ns as f64 / 1e9 * elapsed.as_secs_f64(),
     }
@@ -254,7 +258,8 @@ mod tests {
     #[test]
     fn the_parts_of_a_loss_are_apart() {
         let delays = Delays { swap_in: delay(1000, 40), block_io: delay(10, 50), reclaim: delay(1, 7), thrashing: delay(9, 30) };
-        let latencies = Latencies { fault: Duration::from_micros(2), slow_rate: 1000.0, slow_ns: 3_000 };
+        let latencies =
+            Latencies { fault: Fault { beside: Duration::from_micros(2), ..Fault::default() }, slow_rate: 1000.0, slow_ns: 3_000 };
         let check = |returned, device_ms: f64| {
             let found = lost(&delays, returned, 2 * SECOND, latencies);
             let near = |found: f64, ms: f64| assert!((found * 1e3 - ms).abs() < 1e-6, "{found} s, not {ms} ms");

@@ -3,6 +3,9 @@
 //! Delay accounting begins and ends in `swap_read_folio()` (`mm/page_io.c`). The fault around it also allocates and charges a page,
 //! looks it up in the swap cache, maps it and returns its slot (`do_swap_page()` in `mm/memory.c`): more than a fault on new memory
 //! does. So it is measured where it can be: on pages of the agent itself, which are paged out and touched again.
+//!
+//! How long both parts take depends on what else the processor does: whoever rarely faults finds cold caches. The reads of a job's own
+//! pages show it, and the rest of its faults is assumed to be slower, or faster, by the same factor ([`Fault::beside_reads_of`]).
 
 use std::hint::black_box;
 use std::ops::Range;
@@ -18,9 +21,32 @@ const PAGES: usize = 128;
 /// Every how many pages the next one is touched: no divisor of [`PAGES`], and far enough apart that read-ahead does not help.
 const STRIDE: usize = 37;
 
-/// The mean duration of a fault on swapped-out memory without the read; `None` if the kernel kept most of the pages in DRAM, or
+/// The greatest factor by which a job's faults are assumed to differ: a device's reads are slower for other reasons.
+const FACTOR_MAX: f64 = 3.0;
+
+/// The parts of a page fault on swapped-out memory, each a mean.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Fault {
+    /// All but the read.
+    pub beside: Duration,
+    /// The read of the same pages; zero if it was not measured.
+    pub read: Duration,
+}
+
+impl Fault {
+    /// The part of a job's faults beside its reads, if these take so long on average.
+    #[must_use]
+    pub fn beside_reads_of(&self, mean: Duration) -> Duration {
+        if self.read.is_zero() || mean.is_zero() {
+            return self.beside;
+        }
+        self.beside.mul_f64((mean.as_secs_f64() / self.read.as_secs_f64()).clamp(FACTOR_MAX.recip(), FACTOR_MAX))
+    }
+}
+
+/// Measures the parts of a fault on swapped-out memory; `None` if the kernel kept most of the pages in DRAM, or
 /// counts no delays of this process (it started before they were turned on).
-pub(super) fn around_reads(accounting: &mut TaskStats, clock: &Clock) -> Option<Duration> {
+pub(super) fn measured(accounting: &mut TaskStats, clock: &Clock) -> Option<Fault> {
     let own = i32::try_from(std::process::id()).ok()?;
     let page = usize::try_from(kernel::page_size().bytes()).ok()?;
     let memory = filled(page);
@@ -32,14 +58,18 @@ pub(super) fn around_reads(accounting: &mut TaskStats, clock: &Clock) -> Option<
     let taken = clock.now().saturating_sub(start);
     black_box(touched);
     let after = accounting.delays(own).ok()?.swap_in;
-    around(taken, after - before)
+    parts(taken, after - before)
 }
 
-/// The part of `taken` that is not in `reads`, for each of them.
-fn around(taken: Duration, reads: Delay) -> Option<Duration> {
-    let most = reads.count >= (PAGES / 2) as u64;
-    let rest = taken.saturating_sub(Duration::from_nanos(reads.total_ns));
-    (most && rest > Duration::ZERO).then(|| rest / u32::try_from(reads.count).unwrap_or(u32::MAX))
+/// Divides `taken` into the reads and the rest, for each of them.
+fn parts(taken: Duration, reads: Delay) -> Option<Fault> {
+    let all = Duration::from_nanos(reads.total_ns);
+    let rest = taken.saturating_sub(all);
+    if reads.count < (PAGES / 2) as u64 || rest.is_zero() {
+        return None;
+    }
+    let each = |of: Duration| of / u32::try_from(reads.count).unwrap_or(u32::MAX);
+    Some(Fault { beside: each(rest), read: each(all) })
 }
 
 /// Memory for the pages, wherever the first one begins. A third of each page is random: pages that are all alike would be stored
@@ -83,12 +113,24 @@ mod tests {
 
     #[test]
     fn reads_are_not_counted_twice_and_pages_that_stayed_count_nothing() {
-        let check = |taken_us: u64, count: u64, read_us: u64, expected_us: Option<u64>| {
+        let us = Duration::from_micros;
+        let check = |taken_us: u64, count: u64, read_us: u64, expected_us: Option<(u64, u64)>| {
             let reads = Delay { count, total_ns: read_us * 1000 };
-            assert_eq!(around(Duration::from_micros(taken_us), reads), expected_us.map(Duration::from_micros));
+            let expected = expected_us.map(|(beside, read)| Fault { beside: us(beside), read: us(read) });
+            assert_eq!(parts(us(taken_us), reads), expected);
         };
-        check(1000, 100, 600, Some(4));
+        check(1000, 100, 600, Some((4, 6)));
         check(1000, 63, 600, None);
         check(500, 100, 600, None);
+    }
+
+    #[test]
+    fn faults_of_a_job_are_slower_by_the_factor_of_its_reads() {
+        let us = Duration::from_micros;
+        let fault = Fault { beside: us(60), read: us(40) };
+        for (mean, expected) in [(40, 60), (80, 120), (20, 30), (400, 180), (1, 20), (0, 60)] {
+            assert_eq!(fault.beside_reads_of(us(mean)), us(expected), "{mean}");
+        }
+        assert_eq!(Fault { read: Duration::ZERO, ..fault }.beside_reads_of(us(80)), us(60), "not measured");
     }
 }
