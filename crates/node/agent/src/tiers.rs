@@ -31,6 +31,7 @@ use compaction::Compaction;
 use failing::Failing;
 use latency::{Latency, fault_on_new_memory};
 pub use returns::Fault;
+use returns::Measurement;
 
 /// Latency of a page from a device before one was measured, in microseconds: the slower end of flash devices (TMO figure 5).
 const DEVICE_US: u32 = 1_000;
@@ -52,8 +53,8 @@ pub struct PageCosts {
     pub uncharged_us: u32,
 }
 
-/// Attempts to measure a fault: pages of the agent may be kept in DRAM once by chance, and by its unit's limits always.
-const FAULT_TRIES: u32 = 3;
+/// Steps to measure a fault: pages of the agent may be kept in DRAM once by chance, and by its unit's limits always.
+const FAULT_TRIES: u32 = 6;
 
 /// The name of zswap's row.
 const ZSWAP: &str = "zswap";
@@ -87,7 +88,9 @@ pub struct Tiers {
     zswap_us: Option<u32>,
     /// A page fault on swapped-out memory.
     fault: Fault,
-    /// How often `fault` was tried to be measured on such memory; before, it is that of a fault on new memory.
+    /// Measures `fault` on such memory; before, it is that of a fault on new memory.
+    measurement: Measurement,
+    /// How often that was tried.
     fault_tries: u32,
     /// Pages written to swap devices since boot, when last read.
     written: Option<u64>,
@@ -157,6 +160,7 @@ impl Tiers {
             compaction: Compaction::default(),
             zswap_us: None,
             fault: Fault { beside: fault_on_new_memory(clock), ..Fault::default() },
+            measurement: Measurement::default(),
             fault_tries: 0,
             written: None,
             written_bytes: Bytes::ZERO,
@@ -239,13 +243,13 @@ impl Tiers {
         self.zswap_us = Some(us.saturating_add(self.fault_us()));
     }
 
-    /// Measures what a page fault costs beside the read, once zswap is on: a device would be written to for it.
+    /// Measures what a page fault costs beside the read, in two calls, if pages may go anywhere.
     pub fn measure_fault(&mut self, accounting: &mut TaskStats, clock: &Clock) {
-        if self.zswap.is_none() || self.fault_tries >= FAULT_TRIES {
+        if !(self.offer.compressed || self.offer.device) || self.fault_tries >= FAULT_TRIES {
             return;
         }
         self.fault_tries += 1;
-        if let Some(fault) = returns::measured(accounting, clock) {
+        if let Some(fault) = self.measurement.step(accounting, clock) {
             log::info!("a page fault on swapped-out memory takes {:?}, and {:?} for the read", fault.beside, fault.read);
             (self.fault, self.fault_tries) = (fault, FAULT_TRIES);
         }

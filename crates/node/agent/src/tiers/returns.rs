@@ -16,7 +16,13 @@ use kernel::madvise::PidFd;
 use kernel::taskstats::{Delay, TaskStats};
 
 /// Pages that are paged out. Their memory is returned when the measurement ends.
-const PAGES: usize = 128;
+const PAGES: usize = 64;
+
+/// Fewer reads than this show nothing.
+const READS_MIN: u64 = 8;
+
+/// The loop waits for the pages: of a slow device fewer are read.
+const TIME_MAX: Duration = Duration::from_millis(100);
 
 /// Every how many pages the next one is touched: no divisor of [`PAGES`], and far enough apart that read-ahead does not help.
 const STRIDE: usize = 37;
@@ -44,28 +50,50 @@ impl Fault {
     }
 }
 
-/// Measures the parts of a fault on swapped-out memory; `None` if the kernel kept most of the pages in DRAM, or
-/// counts no delays of this process (it started before they were turned on).
-pub(super) fn measured(accounting: &mut TaskStats, clock: &Clock) -> Option<Fault> {
-    let own = i32::try_from(std::process::id()).ok()?;
-    let page = usize::try_from(kernel::page_size().bytes()).ok()?;
-    let memory = filled(page);
-    PidFd::open(own).ok()?.advise_pageout(&[range(&memory, page)]).ok()?;
-    let before = accounting.delays(own).ok()?.swap_in;
-    let start = clock.now();
-    let first = offset(&memory, page);
-    let touched: u64 = (0..PAGES).map(|turn| u64::from(memory[first + turn * STRIDE % PAGES * page])).sum();
-    let taken = clock.now().saturating_sub(start);
-    black_box(touched);
-    let after = accounting.delays(own).ok()?.swap_in;
-    parts(taken, after - before)
+/// A measurement, in two steps: a page that was written to a device leaves DRAM at the second request only.
+#[derive(Debug, Default)]
+pub(super) struct Measurement(Option<Vec<u8>>);
+
+impl Measurement {
+    /// The next step. The first returns nothing; the second the parts of a fault, unless the kernel kept the pages in DRAM, or counts
+    /// no delays of this process (it started before they were turned on).
+    pub(super) fn step(&mut self, accounting: &mut TaskStats, clock: &Clock) -> Option<Fault> {
+        let page = usize::try_from(kernel::page_size().bytes()).ok()?;
+        let own = i32::try_from(std::process::id()).ok()?;
+        let started = self.0.take();
+        let second = started.is_some();
+        let memory = started.unwrap_or_else(|| filled(page));
+        PidFd::open(own).ok()?.advise_pageout(&[range(&memory, page)]).ok()?;
+        if !second {
+            self.0 = Some(memory);
+            return None;
+        }
+        let before = accounting.delays(own).ok()?;
+        let taken = touched(&memory, page, clock);
+        let waits = accounting.delays(own).ok()? - before;
+        parts(taken.saturating_sub(Duration::from_nanos(waits.block_io.total_ns)), waits.swap_in)
+    }
+}
+
+/// Touches the pages, as many as there is time for. Returns how long that took.
+fn touched(memory: &[u8], page: usize, clock: &Clock) -> Duration {
+    let (start, first) = (clock.now(), offset(memory, page));
+    let mut taken = Duration::ZERO;
+    for turn in 0..PAGES {
+        black_box(memory[first + turn * STRIDE % PAGES * page]);
+        taken = clock.now().saturating_sub(start);
+        if taken >= TIME_MAX {
+            break;
+        }
+    }
+    taken
 }
 
 /// Divides `taken` into the reads and the rest, for each of them.
 fn parts(taken: Duration, reads: Delay) -> Option<Fault> {
     let all = Duration::from_nanos(reads.total_ns);
     let rest = taken.saturating_sub(all);
-    if reads.count < (PAGES / 2) as u64 || rest.is_zero() {
+    if reads.count < READS_MIN || rest.is_zero() {
         return None;
     }
     let each = |of: Duration| of / u32::try_from(reads.count).unwrap_or(u32::MAX);
@@ -120,7 +148,7 @@ mod tests {
             assert_eq!(parts(us(taken_us), reads), expected);
         };
         check(1000, 100, 600, Some((4, 6)));
-        check(1000, 63, 600, None);
+        check(1000, 7, 600, None);
         check(500, 100, 600, None);
     }
 
