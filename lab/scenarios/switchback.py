@@ -17,9 +17,9 @@ MORE_IS_BETTER = ("found_ratio",)
 
 KEYS = 20_000
 SLOWDOWN = 0.02
-BLOCKS = 40
+BLOCKS = 50
 """Many short ones: what else the host does changes over seconds, and is common to two neighbouring halves only."""
-HALF_SECONDS, WASHOUT_SECONDS = 4, 1
+HALF_SECONDS, WASHOUT_SECONDS = 3, 1
 _LOAD = "/run/load.jsonl"
 _TRIAL_SECONDS = 2 * BLOCKS * HALF_SECONDS
 
