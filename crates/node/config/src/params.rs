@@ -130,6 +130,7 @@ impl ColdAge {
             promotion_rate_max: self.promotion_rate,
             percentile: self.percentile,
             warmup_ms: Millis::from(self.warmup),
+            floor: policy::refaults::LEAST,
         }
     }
 }

@@ -34,10 +34,10 @@ use units::{Millis, Pages, RatioPpm};
 const PARTS: u64 = 32;
 
 /// The smallest request. The kernel isolates so many pages at once (`MIN_LRU_BATCH` in `mm/vmscan.c`).
-const LEAST: Pages = Pages(64);
+pub const LEAST: Pages = Pages(64);
 
-/// A cache of fewer pages is left alone: 4 MiB, about the libraries of one program.
-const FLOOR: Pages = Pages(1_024);
+/// The floor of journals that have none.
+const FLOOR_BEFORE: Pages = Pages(1_024);
 
 /// The longest wait, in periods: two weeks of periods of two minutes.
 const WAIT_MAX: u32 = 10_000;
@@ -54,6 +54,13 @@ pub struct Params {
     pub percentile: RatioPpm,
     /// How long a job runs before anything is reclaimed, in milliseconds.
     pub warmup_ms: Millis,
+    /// A cache of fewer pages is left alone.
+    #[serde(default = "floor_before")]
+    pub floor: Pages,
+}
+
+fn floor_before() -> Pages {
+    FLOOR_BEFORE
 }
 
 /// State of a job. A restart may lose it: the amount begins small again.
@@ -161,7 +168,7 @@ pub fn step(params: &Params, state: &State, input: &Input) -> (State, Step) {
         let pages = input.cold.map_or(next.amount, |cold| next.amount.min(cold));
         match input.veto {
             Some(veto) => hold(Hold::Vetoed(veto)),
-            None if input.cache < FLOOR => hold(Hold::AtFloor),
+            None if input.cache < params.floor => hold(Hold::AtFloor),
             None if pages < LEAST => hold(Hold::NothingCold),
             None => Decision::Reclaim { pages },
         }

@@ -3,7 +3,8 @@ use proptest::prelude::*;
 use super::*;
 
 const PERIOD: Millis = Millis(120_000);
-const PARAMS: Params = Params { promotion_rate_max: RatioPpm(2_000), percentile: RatioPpm(990_000), warmup_ms: Millis(600_000) };
+const PARAMS: Params =
+    Params { promotion_rate_max: RatioPpm(2_000), percentile: RatioPpm(990_000), warmup_ms: Millis(600_000), floor: LEAST };
 /// As dear as a promotion.
 const EVEN: RatioPpm = RatioPpm(1_000_000);
 
@@ -163,8 +164,13 @@ fn only_old_pages_are_taken_where_ages_are_known() {
     assert_eq!(decide(Some(Pages(100)), 1_000_000, None), Decision::Reclaim { pages: Pages(100) });
     assert_eq!(decide(Some(Pages(63)), 1_000_000, None), Decision::Hold { reason: Hold::NothingCold });
     assert_eq!(decide(None, 1_000_000, None), Decision::Reclaim { pages: Pages(9_948) }, "times 1 + 0.693 * 120 / 150");
-    assert_eq!(decide(None, 1_023, None), Decision::Hold { reason: Hold::AtFloor });
+    assert_eq!(decide(None, 63, None), Decision::Hold { reason: Hold::AtFloor });
     assert_eq!(decide(None, 2_000, None), Decision::Reclaim { pages: Pages(64) }, "one part in 32");
+    let journal: Params = serde_json::from_str(r#"{"promotion_rate_max":2000,"percentile":990000,"warmup_ms":600000}"#).unwrap();
+    assert_eq!(
+        (journal.floor, step(&journal, &state, &input(1_023, 0)).1.decision),
+        (Pages(1_024), Decision::Hold { reason: Hold::AtFloor })
+    );
     assert_eq!(decide(None, 2_000, Some(Veto::AtLimit)), Decision::Hold { reason: Hold::Vetoed(Veto::AtLimit) });
 }
 
