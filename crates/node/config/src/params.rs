@@ -120,6 +120,7 @@ impl ColdAge {
             spikes: self.spikes,
             bound: self.bound,
             partial: self.partial,
+            mean: self.mean,
         }
     }
 

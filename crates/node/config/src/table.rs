@@ -74,6 +74,8 @@ settings::tables! {
             "Whether the threshold is an upper bound while a job's history is short: no threshold is used that was not measured, and each leaves a margin that shrinks as its history grows. It keeps the objective from the first period on, and offloads later: a job of little memory, of which tracker `sampled` has few pages, after some tens of scans. If false, the rule of SDFM section 4.3, which exceeds the objective in many of a job's first control periods.";
         partial: bool = Unit::Bool, "true",
             "Whether a part of the cold pages is offloaded where all of them would be promoted more often than the objective permits, as pages that are accessed at random are: of pages with three times as many promotions, a third. Needs `bound`. If false, nothing of such a job is offloaded, as in SDFM.";
+        mean: bool = Unit::Bool, "true",
+            "Whether policy `auto` keeps the stall target in the mean of the last scans, as the target is defined. What returned beyond it holds offloading back until quieter scans have made up for it. If false, `percentile` of the scans keep it, each by itself, which leaves memory resident that returns in bursts. Policy `cold_age` has no stall target.";
         page_cache: bool = Unit::Bool, "true",
             "Whether page cache is reclaimed as well, while its refaults and the promotions together stay within the objective; a refault counts by its latency. For jobs of policies `cold_age` and `auto`, where the objective is the stall target; needs `memory.reclaim` with a swappiness (Linux 6.9), or a machine without swap. If false, `cold_age` leaves page cache to the kernel, and `auto` reclaims it as policy `pressure` does.";
         thresholds: u32 = Unit::Count, "32" in "2" ..= "64",

@@ -19,6 +19,8 @@
 //! 6. With parts ([`Params::partial`]), a threshold counts as measured from the second observation on, and a part of the pages is offloaded where the promotions of all would exceed the objective
 //!    ([`partial`]). Nothing is taken that rule 5 would not bound.
 //!
+//! 7. A stall target can be kept in the mean of the scans in place of in K of them ([`mean`]); it replaces rules 2 to 6.
+//!
 //! With n past periods, rule 2 alone exceeds the objective in the next one with probability 1 / (n + 1) or more, however high K
 //! is. With the bound, that is (100 - K) % at most for exchangeable periods, from the first decision on.
 //!
@@ -72,13 +74,17 @@ pub struct Params {
     /// Whether a part of the cold pages is offloaded where all would exceed the objective (rule 6). Needs the bound.
     #[serde(default, skip_serializing_if = "is_no")]
     pub partial: bool,
+    /// Whether a stall target ([`Input::allowance`]) is kept in the mean of the scans ([`mean`]) in place of in K of them.
+    #[serde(default, skip_serializing_if = "is_no")]
+    pub mean: bool,
 }
 
 impl Params {
     /// Returns the parameters of SDFM: no half-life, the rule for spikes, no bound.
     #[must_use]
     pub const fn new(promotion_rate_max: RatioPpm, percentile: RatioPpm, warmup_ms: Millis) -> Self {
-        Self { promotion_rate_max, percentile, warmup_ms, half_life_ms: Millis::ZERO, spikes: true, bound: false, partial: false }
+        let half_life_ms = Millis::ZERO;
+        Self { promotion_rate_max, percentile, warmup_ms, half_life_ms, spikes: true, bound: false, partial: false, mean: false }
     }
 }
 
@@ -111,11 +117,13 @@ pub struct State {
     early: Option<Early>,
     /// Scans of a sample that are not an observation yet; `None` without the bound, and if all pages are counted.
     window: Option<Window>,
+    /// What returned in the mean; `None` without a stall target that is kept in the mean.
+    mean: Option<Mean>,
 }
 
 impl Default for State {
     fn default() -> Self {
-        Self { bests: [0; THRESHOLDS_MAX + 1], fading: Fading::default(), early: Some(Early::default()), window: None }
+        Self { bests: [0; THRESHOLDS_MAX + 1], fading: Fading::default(), early: Some(Early::default()), window: None, mean: None }
     }
 }
 
@@ -224,6 +232,8 @@ pub enum Reason {
     ShortHistory,
     /// A part of the pages: all of them would exceed the objective.
     Partial,
+    /// The youngest threshold whose promotions keep the stall target in the mean.
+    Mean,
 }
 
 /// Why nothing is offloaded.
@@ -242,6 +252,8 @@ pub enum Hold {
     NothingCold,
     /// As many pages are far as the objective permits.
     PartIsFar,
+    /// More returned than the stall target permits, and quieter scans have not made up for it.
+    Owed,
     /// A veto is in effect.
     Vetoed(Veto),
 }
@@ -308,7 +320,11 @@ pub fn step(params: &Params, thresholds: &Thresholds, state: &State, input: &Inp
         Some(part) => decide_part(params, input, thresholds, part),
         None => decide(params, input, thresholds, &Choice { percentile, past, chosen, young }),
     };
-    (next, Step { decision, best: thresholds.get(best), threshold: thresholds.get(chosen), working_set, promotions_max })
+    let (decision, threshold) = match next.follow_mean(params, input, promotions_max) {
+        Some(mean) => decide_by_mean(params, input, thresholds, &mean, promotions_max),
+        None => (decision, thresholds.get(chosen)),
+    };
+    (next, Step { decision, best: thresholds.get(best), threshold, working_set, promotions_max })
 }
 
 impl State {
@@ -317,6 +333,13 @@ impl State {
     pub fn is_short(&self, params: &Params) -> bool {
         let needed = observations_needed(params.percentile);
         params.bound && self.early.as_ref().is_some_and(|early| early.observations(0) < needed)
+    }
+
+    /// Takes in what returned in the mean, if that decides.
+    fn follow_mean(&mut self, params: &Params, input: &Input, allowed: Pages) -> Option<Mean> {
+        self.mean = (params.mean && input.allowance.is_some()).then(|| self.mean.unwrap_or_default());
+        self.mean.as_mut()?.observe(input, allowed);
+        self.mean
     }
 
     fn count(&mut self, best: usize, weight: u32) {
@@ -374,6 +397,27 @@ fn decide_part(params: &Params, input: &Input, thresholds: &Thresholds, part: pa
             pages => Decision::Offload { threshold, pages, reason: Reason::Partial },
         },
     }
+}
+
+fn decide_by_mean(params: &Params, input: &Input, thresholds: &Thresholds, mean: &Mean, allowed: Pages) -> (Decision, Option<Age>) {
+    let largest = mean.largest(thresholds, input, allowed, params.partial);
+    let threshold = largest.and_then(|(part, _)| thresholds.get(part.index));
+    let held = |reason| (Decision::Hold { reason }, threshold);
+    let (Some((part, all)), Some(at)) = (largest, threshold) else {
+        return held(hold(params, input, Some(Age(0))).unwrap_or(Hold::ShortHistory));
+    };
+    if let Some(reason) = hold(params, input, threshold).or(mean.is_owed().then_some(Hold::Owed)) {
+        return held(reason);
+    }
+    let resident = input.resident.at_or_above(part.index);
+    let pages = if all { resident } else { (part.far_max - partial::far(input)).min(resident) };
+    let decision = match (pages, all) {
+        (Pages::ZERO, true) => Decision::Hold { reason: Hold::NothingCold },
+        (Pages::ZERO, false) => Decision::Hold { reason: Hold::PartIsFar },
+        (pages, true) => Decision::Offload { threshold: at, pages, reason: Reason::Mean },
+        (pages, false) => Decision::Offload { threshold: at, pages, reason: Reason::Partial },
+    };
+    (decision, threshold)
 }
 
 /// Returns the reason to hold, the most fundamental first.
@@ -434,6 +478,7 @@ fn percentile_index(state: &State, percentile: RatioPpm, ahead: u32) -> usize {
 
 pub mod early;
 mod lists;
+pub mod mean;
 mod partial;
 pub mod pooled;
 mod stored;
@@ -441,6 +486,7 @@ pub mod window;
 
 pub use early::{Early, observations_needed};
 pub use lists::PoolSizeError;
+pub use mean::Mean;
 pub use pooled::Sample;
 pub use window::{Observed, Seen, Window};
 

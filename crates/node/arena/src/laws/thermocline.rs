@@ -134,7 +134,8 @@ impl Thermocline {
             cold: fold(&cold),
             resident: fold(&scan.resident),
             promotions: fold(&scan.accesses),
-            returned: (scan.sample.is_some() || self.constants.cold_age.partial).then(|| fold(&scan.returned)),
+            returned: (scan.sample.is_some() || self.constants.cold_age.partial || self.constants.cold_age.mean)
+                .then(|| fold(&scan.returned)),
             allowance: is_auto.then(|| cold_age::allowance(target, window_ms, self.cost_us(view))),
             sample: scan.sample,
             veto,

@@ -120,7 +120,7 @@ pub(super) fn largest(early: &Early, thresholds: &Thresholds, input: &Input, all
 }
 
 /// The oldest threshold that has the pages of a part, as far as the job was observed for long enough.
-fn oldest(thresholds: &Thresholds, input: &Input, part: Part) -> usize {
+pub(super) fn oldest(thresholds: &Thresholds, input: &Input, part: Part) -> usize {
     // Ages are in scans, which are at most as long as a period.
     let observed = |index: usize| {
         let age_ms = thresholds.get(index).map_or(u64::MAX, |age| u64::from(age.0).saturating_mul(input.window_ms.0));

@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::lists::{PoolSizeError, copy, used};
+use super::mean::Mean;
 use super::partial::Taken;
 use super::pooled::Pooled;
 use super::window::Window;
@@ -54,6 +55,13 @@ pub(super) enum Stored {
         /// The scans.
         window: Box<Window>,
     },
+    /// One of the above, and promotions in the mean.
+    Mean {
+        /// The rest.
+        state: Box<Self>,
+        /// The promotions.
+        mean: Box<Mean>,
+    },
 }
 
 fn is_default(taken: &Taken) -> bool {
@@ -98,6 +106,7 @@ impl TryFrom<Stored> for State {
 
     fn try_from(stored: Stored) -> Result<Self, PoolSizeError> {
         let (list, passed, early) = match stored {
+            Stored::Mean { state, mean } => return Ok(Self { mean: Some(*mean), ..Self::try_from(*state)? }),
             Stored::Sampled { state, window } => return Ok(Self { window: Some(*window), ..Self::try_from(*state)? }),
             // Versions without measurements wrote no more than this; a history that has begun counts as long.
             Stored::Alike(list) if list.is_empty() => (list, None, Some(Early::default())),
@@ -119,6 +128,9 @@ impl TryFrom<Stored> for State {
 
 impl From<State> for Stored {
     fn from(state: State) -> Self {
+        if let Some(mean) = state.mean {
+            return Self::Mean { state: Box::new(State { mean: None, ..state }.into()), mean: Box::new(mean) };
+        }
         if let Some(window) = state.window {
             return Self::Sampled { state: Box::new(State { window: None, ..state }.into()), window: Box::new(window) };
         }

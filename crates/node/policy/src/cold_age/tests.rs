@@ -333,4 +333,5 @@ fn older_journals_and_pools_read_as_they_were_meant() {
 }
 
 mod bound;
+mod mean;
 mod partial;

@@ -202,7 +202,7 @@ impl Controller for ColdAge {
             cold: Histogram::from_counts(&cold, &self.thresholds),
             resident: Histogram::from_counts(&resident, &self.thresholds),
             promotions,
-            returned: (sample.is_some() || self.params.partial).then_some(returned),
+            returned: (sample.is_some() || self.params.partial || self.params.mean).then_some(returned),
             allowance,
             sample,
             veto,
@@ -236,7 +236,7 @@ impl Controller for ColdAge {
         job.signals.threshold = decided.or(job.signals.threshold);
         job.signals.part = match step.decision {
             Decision::Offload { pages, reason: Rule::Partial, .. } => Some(pages),
-            Decision::Hold { reason: Hold::PartIsFar } => Some(Pages::ZERO),
+            Decision::Hold { reason: Hold::PartIsFar | Hold::Owed } => Some(Pages::ZERO),
             // Nothing more goes out for some periods after too much has returned.
             Decision::Hold { .. } if step.threshold.is_none() => job.signals.part.map(|_| Pages::ZERO),
             _ => None,

@@ -105,6 +105,7 @@ impl Period {
                     Reason::Percentile => "the percentile of past best thresholds",
                     Reason::ShortHistory => "the youngest one that leaves a margin for the short history",
                     Reason::Partial => "a part, because all pages of this age would be promoted more often than the objective allows",
+                    Reason::Mean => "the youngest one whose promotions keep the stall target in the mean",
                     Reason::Spike => "the last period's best, above the percentile: promotions spiked",
                 };
                 let bytes = pages.to_bytes(page);
@@ -128,6 +129,7 @@ impl Period {
             Hold::PartIsFar => {
                 "hold: as many pages are in far memory as the objective allows; all cold pages would be promoted too often".to_owned()
             }
+            Hold::Owed => "hold: more returned than the stall target permits, and quieter scans have not made up for it yet".to_owned(),
             Hold::Vetoed(veto) => {
                 let threshold = self.step.threshold.map_or_else(|| best.to_owned(), seconds);
                 format!("hold: {}; the threshold would be {threshold}", words::veto(veto))

@@ -2,35 +2,35 @@
 
 use super::*;
 
-const PARTIAL: Params = Params { bound: true, partial: true, percentile: RatioPpm(990_000), ..PARAMS };
+pub(super) const PARTIAL: Params = Params { bound: true, partial: true, percentile: RatioPpm(990_000), ..PARAMS };
 
 /// Pages that are accessed in each scan, beside those of a job's tail.
 const HOT: u64 = 20_000;
 /// Promotions that the objective permits in a scan of a minute.
-const ALLOWED: u64 = 40;
+pub(super) const ALLOWED: u64 = 40;
 
 /// A job of hot pages and a tail, of which the oldest pages are offloaded as decided.
-struct Job {
+pub(super) struct Job {
     ages: Vec<u8>,
     far: Vec<bool>,
-    state: State,
+    pub(super) state: State,
     minutes: u64,
 }
 
 /// What one period of a job gave.
-struct Period {
-    returned: u64,
-    far: usize,
-    decision: Decision,
+pub(super) struct Period {
+    pub(super) returned: u64,
+    pub(super) far: usize,
+    pub(super) decision: Decision,
 }
 
 impl Job {
-    fn new(tail: usize) -> Self {
+    pub(super) fn new(tail: usize) -> Self {
         Self { ages: vec![0; tail], far: vec![false; tail], state: State::default(), minutes: 0 }
     }
 
     /// One scan in which `accessed` pages of the tail were accessed.
-    fn period(&mut self, params: &Params, accessed: impl Iterator<Item = usize>) -> Period {
+    pub(super) fn period(&mut self, params: &Params, accessed: impl Iterator<Item = usize>) -> Period {
         let (mut promotions, mut returned) = (AgeCounts::default(), AgeCounts::default());
         self.ages.iter_mut().for_each(|age| *age = age.saturating_add(1));
         for page in accessed {
