@@ -7,6 +7,7 @@ use kernel::Result;
 use kernel::cgroup::{Cgroup, Protected};
 use policy::histogram::AgeCounts;
 use policy::page_cache;
+use policy::tiering::Permitted;
 use serde::Serialize;
 use trackers::ages::{self, Scan};
 use units::{AccessRate, Age, Bytes, Millis, Pages, RatioPpm};
@@ -98,6 +99,8 @@ pub struct Signals {
     pub observed: bool,
     /// Whether no decision by age had a threshold yet, only because the history is too short for one.
     pub short_history: bool,
+    /// What the stall target permits in each tier, by the last decision by age.
+    pub permitted: Option<Permitted>,
     /// The pressure controller's target and its last stall; `None` if the job has no pressure controller.
     pub stall: Option<Stall>,
     /// Memory in the slow node, by the last reading.

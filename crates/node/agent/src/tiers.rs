@@ -302,6 +302,12 @@ impl Tiers {
         PageCosts { anon_us, file_us: self.files.mean_us.unwrap_or(DEVICE_US), uncharged_us }
     }
 
+    /// What the promotion of a page costs from memory that is compressed, and from a device, in microseconds.
+    #[must_use]
+    pub fn latencies(&self) -> [u32; 2] {
+        [self.zswap_us.unwrap_or(ZSWAP_US), self.device_us(None).unwrap_or(DEVICE_US)]
+    }
+
     /// Mean latency of a read from this device, or from the first one that was measured; `None` before the first read.
     fn device_us(&self, id: Option<RowId>) -> Option<u32> {
         self.areas.all().iter().filter(|area| id.is_none_or(|id| area.id == id)).find_map(|area| area.latency.mean_us)

@@ -155,7 +155,8 @@ fn memory_that_does_not_compress_goes_to_the_device_and_costs_more() {
 #[test]
 fn what_is_twice_cold_leaves_the_pool_for_the_device() {
     let trace = program(4_000, 8_000, Kind::Anon, THIRD, 120);
-    let first = Thermocline::new(Policy::Auto, Constants::of(Class::Standard, &trace), 1_000, 1, 1);
+    // Policy `auto` uses the device at once: nothing returns.
+    let first = Thermocline::new(Policy::ColdAge, Constants::of(Class::Standard, &trace), 1_000, 1, 1);
     let mut law = TwiceCold::new(first, 60_000, 2_000);
     let mut kernel = Kernel::new(&trace, Costs::default());
     for at in 0..120 {

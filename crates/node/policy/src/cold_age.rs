@@ -321,7 +321,7 @@ pub fn step(params: &Params, thresholds: &Thresholds, state: &State, input: &Inp
         None => decide(params, input, thresholds, &Choice { percentile, past, chosen, young }),
     };
     let (decision, threshold) = match next.follow_mean(params, input, promotions_max) {
-        Some(mean) => decide_by_mean(params, input, thresholds, &mean, promotions_max),
+        Some(mean) => mean.decide(params, input, thresholds, promotions_max),
         None => (decision, thresholds.get(chosen)),
     };
     (next, Step { decision, best: thresholds.get(best), threshold, working_set, promotions_max })
@@ -340,6 +340,13 @@ impl State {
         self.mean = (params.mean && input.allowance.is_some()).then(|| self.mean.unwrap_or_default());
         self.mean.as_mut()?.observe(input, allowed);
         self.mean
+    }
+
+    /// Returns the most pages that may be far in a tier whose latency permits `allowed` promotions in a scan; `None` if no stall target
+    /// is kept in the mean, or nothing was measured.
+    #[must_use]
+    pub fn far_max(&self, params: &Params, thresholds: &Thresholds, input: &Input, allowed: Pages) -> Option<Pages> {
+        self.mean?.largest(thresholds, input, allowed, params.partial).map(|(part, _)| part.far_max)
     }
 
     fn count(&mut self, best: usize, weight: u32) {
@@ -397,27 +404,6 @@ fn decide_part(params: &Params, input: &Input, thresholds: &Thresholds, part: pa
             pages => Decision::Offload { threshold, pages, reason: Reason::Partial },
         },
     }
-}
-
-fn decide_by_mean(params: &Params, input: &Input, thresholds: &Thresholds, mean: &Mean, allowed: Pages) -> (Decision, Option<Age>) {
-    let largest = mean.largest(thresholds, input, allowed, params.partial);
-    let threshold = largest.and_then(|(part, _)| thresholds.get(part.index));
-    let held = |reason| (Decision::Hold { reason }, threshold);
-    let (Some((part, all)), Some(at)) = (largest, threshold) else {
-        return held(hold(params, input, Some(Age(0))).unwrap_or(Hold::ShortHistory));
-    };
-    if let Some(reason) = hold(params, input, threshold).or(mean.is_owed().then_some(Hold::Owed)) {
-        return held(reason);
-    }
-    let resident = input.resident.at_or_above(part.index);
-    let pages = if all { resident } else { (part.far_max - partial::far(input)).min(resident) };
-    let decision = match (pages, all) {
-        (Pages::ZERO, true) => Decision::Hold { reason: Hold::NothingCold },
-        (Pages::ZERO, false) => Decision::Hold { reason: Hold::PartIsFar },
-        (pages, true) => Decision::Offload { threshold: at, pages, reason: Reason::Mean },
-        (pages, false) => Decision::Offload { threshold: at, pages, reason: Reason::Partial },
-    };
-    (decision, threshold)
 }
 
 /// Returns the reason to hold, the most fundamental first.

@@ -19,6 +19,9 @@
 //! - A job that compresses uses the first row that the kernel can reach. If that row can write back to another one, and that saves
 //!   more, it uses both (TMO section 5.1: warmer pages compressed, colder pages on the SSD).
 //! - A job that does not compress uses a row whose cost does not depend on compression, or is not offloaded.
+//! - If its stall target is kept in the mean ([`crate::cold_age::mean`]), it uses the row in which the target permits to save most: a
+//!   promotion from a device takes longer, so that fewer pages may be far there, and each of them saves more. What is never accessed
+//!   again saves most on the device.
 //! - A row that is slower than the class accepts is not used, nor one whose write budget is spent.
 //! - An unknown measurement holds nothing back: the latency of a row is only learned by using it.
 //!
@@ -28,7 +31,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use units::{Bytes, RatioPpm};
+use units::{Bytes, Pages, RatioPpm};
 
 pub mod row;
 mod tier;
@@ -38,6 +41,9 @@ pub use tier::{FORMER_ROWS, Tier};
 
 /// Hysteresis: a ratio must pass `compressed_max` by five percentage points to change the tier of a job.
 const BORDER: u32 = 50_000;
+
+/// Hysteresis: ten elevenths.
+const MORE: (u128, u128) = (10, 11);
 
 /// Nothing is written to a device for less than this: the kernel reclaims in batches.
 const WRITE_MIN: Bytes = Bytes::mib(1);
@@ -62,6 +68,17 @@ pub struct Input<'a> {
     pub rows: &'a [Row],
     /// The current tier of the job; `None` without one.
     pub previous: Option<Tier>,
+    /// What the job's stall target permits in each; `None` without a stall target, or before it is known.
+    pub permitted: Option<Permitted>,
+}
+
+/// The most pages that may be far: a slower row permits fewer of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Permitted {
+    /// In a row that compresses.
+    pub compressed: Pages,
+    /// On a device.
+    pub device: Pages,
 }
 
 /// The reason for a choice.
@@ -74,6 +91,8 @@ pub enum Why {
     DoesNotCompress,
     /// The job's cold pages compress, and the coldest are cheaper on the device.
     WarmerCompressedColderWritten,
+    /// The job's cold pages compress, and what the stall target permits saves more on the device.
+    SavesMore,
     /// There is no other row.
     OnlyTier,
     /// The other row, or for a hold the only suitable row, is slower than the class accepts.
@@ -114,7 +133,10 @@ pub fn choose(params: &Params, input: &Input<'_>) -> Choice {
     let rows = reachable(input.rows);
     match input.compressed {
         Some(compressed) if compressed.0 > border(params, input.previous) => incompressible(params, compressed, &rows),
-        compressed => compressible(params, compressed, &rows),
+        compressed => match device_that_saves_more(params, input, &rows) {
+            Some(device) => Choice::Use { tier: Tier::of(device), why: measured(device, Why::SavesMore) },
+            None => compressible(params, compressed, &rows),
+        },
     }
 }
 
@@ -169,6 +191,20 @@ fn compressible(params: &Params, compressed: Option<RatioPpm>, rows: &[Row]) -> 
         }
     }
     Choice::Hold { why: refused.unwrap_or(Why::NoTier) }
+}
+
+/// The device, if what the stall target permits there saves more than what it permits compressed: [`MORE`] times as much, or for a
+/// job that is there already, not as much less.
+fn device_that_saves_more<'a>(params: &Params, input: &Input<'_>, rows: &'a [Row]) -> Option<&'a Row> {
+    let (permitted, compressed) = (input.permitted?, input.compressed?);
+    rows.iter().find(|row| row.is_in_front_of_swap())?;
+    let device = rows.iter().find(|row| row.accounting == Accounting::SwapCost)?;
+    check(params, device).ok()?;
+    let saves = |pages: Pages, cost: RatioPpm| u128::from(pages.0) * u128::from(RatioPpm::ONE.0.saturating_sub(cost.0));
+    let (on_device, in_dram) = (saves(permitted.device, params.swap_cost), saves(permitted.compressed, compressed));
+    let is_there = input.previous.is_some_and(|tier| tier.accounting == Accounting::SwapCost);
+    let (more, than) = if is_there { (on_device * MORE.1, in_dram * MORE.0) } else { (on_device * MORE.0, in_dram * MORE.1) };
+    (more > than).then_some(device)
 }
 
 /// Uses a row, and the row that it writes back to if that saves more. `refused` is why rows before it cannot be used.

@@ -58,6 +58,8 @@ pub struct Thermocline {
     balance: balance::State,
     /// The last threshold.
     threshold: Option<Age>,
+    /// What the stall target permits in each tier, by the last decision.
+    permitted: Option<tiering::Permitted>,
     at_target: bool,
     observed_cost_us: u64,
     refaulted: Pages,
@@ -83,6 +85,7 @@ impl Thermocline {
             pressure: pressure::State::default(),
             balance: balance::State::default(),
             threshold: None,
+            permitted: None,
             at_target: false,
             observed_cost_us: 0,
             refaulted: Pages::ZERO,
@@ -108,7 +111,7 @@ impl Thermocline {
     fn place(&mut self, view: &View<'_>, asked: &mut Vec<Request>) {
         let compressed = self.scan.as_ref().and_then(|scan| scan.compressed);
         let rows = rows(view);
-        let input = tiering::Input { compressed, rows: &rows, previous: self.tier };
+        let input = tiering::Input { compressed, rows: &rows, previous: self.tier, permitted: self.permitted };
         let before = self.tier;
         (self.tier, self.held_by_tier) = match tiering::choose(&self.constants.tiering, &input) {
             Choice::Use { tier, .. } => (Some(tier), false),
@@ -142,6 +145,12 @@ impl Thermocline {
         };
         let (state, step) = cold_age::step(&self.constants.cold_age, &self.constants.thresholds, &self.cold_age, &input);
         self.cold_age = state;
+        // What was observed is the wait for the tier that the job has.
+        let cost_us = |us: u32| if us == self.anon_us(view) { self.cost_us(view) } else { us };
+        let at = |us: u32| cold_age::allowance(target, window_ms, cost_us(us));
+        let far_max = |us| self.cold_age.far_max(&self.constants.cold_age, &self.constants.thresholds, &input, at(us));
+        let far_max = (far_max(view.costs().zswap_us), far_max(view.costs().device_us));
+        self.permitted = far_max.0.zip(far_max.1).map(|(compressed, device)| tiering::Permitted { compressed, device });
         self.threshold = step.threshold.or(self.threshold);
         if let Decision::Offload { threshold, pages, .. } = step.decision {
             self.threshold = Some(threshold);

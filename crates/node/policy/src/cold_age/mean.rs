@@ -24,11 +24,11 @@
 //! owed stops reclaim until it is made up for; a threshold that was not measured is not used.
 
 use serde::{Deserialize, Serialize};
-use units::{Millis, Pages};
+use units::{Age, Millis, Pages};
 
 use super::lists::{PoolSizeError, copy, used};
-use super::partial::{Part, oldest};
-use super::{Input, Sample, next_after};
+use super::partial::{Part, far, oldest};
+use super::{Decision, Hold, Input, Params, Reason, Sample, hold, next_after};
 use crate::thresholds::{THRESHOLDS_MAX, Thresholds};
 
 /// Scans that a mean is taken over at most: four hours of scans of two minutes. Then all sums are halved.
@@ -92,8 +92,30 @@ impl Mean {
         self.scans.iter_mut().for_each(|scans| *scans = scans.div_ceil(2));
     }
 
+    /// Decides for one control period, and returns the threshold as well.
+    pub(super) fn decide(&self, params: &Params, input: &Input, thresholds: &Thresholds, allowed: Pages) -> (Decision, Option<Age>) {
+        let largest = self.largest(thresholds, input, allowed, params.partial);
+        let threshold = largest.and_then(|(part, _)| thresholds.get(part.index));
+        let held = |reason| (Decision::Hold { reason }, threshold);
+        let (Some((part, all)), Some(at)) = (largest, threshold) else {
+            return held(hold(params, input, Some(Age(0))).unwrap_or(Hold::ShortHistory));
+        };
+        if let Some(reason) = hold(params, input, threshold).or(self.is_owed().then_some(Hold::Owed)) {
+            return held(reason);
+        }
+        let resident = input.resident.at_or_above(part.index);
+        let pages = if all { resident } else { (part.far_max - far(input)).min(resident) };
+        let decision = match (pages, all) {
+            (Pages::ZERO, true) => Decision::Hold { reason: Hold::NothingCold },
+            (Pages::ZERO, false) => Decision::Hold { reason: Hold::PartIsFar },
+            (pages, true) => Decision::Offload { threshold: at, pages, reason: Reason::Mean },
+            (pages, false) => Decision::Offload { threshold: at, pages, reason: Reason::Partial },
+        };
+        (decision, threshold)
+    }
+
     /// Whether more returned than the target permits.
-    pub(super) fn is_owed(&self) -> bool {
+    fn is_owed(&self) -> bool {
         self.left < 0
     }
 

@@ -92,7 +92,7 @@ fn held(why: Why) -> Choice {
 }
 
 fn chosen(compressed: Option<u32>, offer: Offer, previous: Option<Tier>) -> Choice {
-    choose(&PARAMS, &Input { compressed: compressed.map(RatioPpm), rows: &offer.rows(), previous })
+    choose(&PARAMS, &Input { compressed: compressed.map(RatioPpm), rows: &offer.rows(), previous, permitted: None })
 }
 
 /// The one place that states a choice for a job that has no tier yet.
@@ -142,7 +142,7 @@ fn a_job_that_is_not_sampled_yet_begins_with_what_wears_nothing_out() {
 fn a_device_that_saves_nothing_more_is_not_used() {
     let at = |swap_cost, compressed: Option<u32>, offer| {
         let params = Params { swap_cost: RatioPpm(swap_cost), ..PARAMS };
-        choose(&params, &Input { compressed: compressed.map(RatioPpm), rows: &Offer::rows(&offer), previous: None })
+        choose(&params, &Input { compressed: compressed.map(RatioPpm), rows: &Offer::rows(&offer), previous: None, permitted: None })
     };
     assert_eq!(at(333_332, THIRD, ALL), uses(both(), Why::WarmerCompressedColderWritten));
     assert_eq!(at(333_333, THIRD, ALL), uses(only_zswap(), Why::Compresses));
@@ -190,7 +190,7 @@ fn every_case() -> Vec<Case> {
 }
 
 fn choice((offer, compressed, previous): Case) -> Choice {
-    choose(&PARAMS, &Input { compressed, rows: &offer.rows(), previous })
+    choose(&PARAMS, &Input { compressed, rows: &offer.rows(), previous, permitted: None })
 }
 
 #[test]
@@ -223,6 +223,8 @@ fn the_choice_has_a_reason_that_fits() {
             Why::WritesSpent => !offer.writes_left,
             Why::NotSampled => compressed.is_none() || offer.swap_latency_us.is_none(),
             Why::NoTier => !offer.zswap && !offer.swap,
+            // Without a stall target.
+            Why::SavesMore => false,
             // For an operator's choice alone.
             Why::NoDevice | Why::NoShrinker => false,
         };
@@ -232,7 +234,7 @@ fn the_choice_has_a_reason_that_fits() {
 
 /// The choice for a job without a tier on a machine with these rows.
 fn check_rows(compressed: Option<u32>, rows: &[Row], want: Choice) {
-    let found = choose(&PARAMS, &Input { compressed: compressed.map(RatioPpm), rows, previous: None });
+    let found = choose(&PARAMS, &Input { compressed: compressed.map(RatioPpm), rows, previous: None, permitted: None });
     assert_eq!(found, want, "{compressed:?} {rows:?}");
 }
 
@@ -273,7 +275,9 @@ fn the_kernel_fills_the_area_of_the_highest_priority_that_has_space() {
 fn the_order_of_the_areas_of_one_priority_does_not_matter() {
     let held_by = |one: Row, other: Row| {
         for rows in [[one, other], [other, one]] {
-            let Choice::Hold { why } = choose(&PARAMS, &Input { compressed: Some(RatioPpm(750_000)), rows: &rows, previous: None }) else {
+            let Choice::Hold { why } =
+                choose(&PARAMS, &Input { compressed: Some(RatioPpm(750_000)), rows: &rows, previous: None, permitted: None })
+            else {
                 panic!("{rows:?}")
             };
             assert!(matches!(why, Why::TooSlow | Why::WritesSpent | Why::DoesNotCompress), "{why:?} {rows:?}");
@@ -307,4 +311,38 @@ fn the_former_names_are_tiers_of_the_former_rows() {
     }
     assert!(serde_json::from_str::<Tier>(r#""zram""#).is_err());
     assert_eq!("a".repeat(33).parse::<RowId>().unwrap_err().to_string().find("longer than 32 bytes").map(|_| ()), Some(()));
+}
+
+/// A job that shrinks to 40 %: a page saves 0.6 of itself in zswap and 0.97 on the device.
+fn with_permitted(compressed: u64, device: u64, previous: Option<Tier>, offer: Offer) -> Choice {
+    let permitted = Some(Permitted { compressed: Pages(compressed), device: Pages(device) });
+    choose(&PARAMS, &Input { compressed: Some(RatioPpm(400_000)), rows: &offer.rows(), previous, permitted })
+}
+
+#[test]
+fn a_stall_target_chooses_the_tier_that_saves_more() {
+    let alone = Offer { writeback: false, ..ALL };
+    let (in_zswap, on_device) = (uses(only_zswap(), Why::Compresses), uses(only_swap(), Why::SavesMore));
+    // Nothing returns: all pages may be far in either.
+    assert_eq!(with_permitted(10_000, 10_000, None, alone), on_device);
+    // As the device is slower, a quarter of the pages.
+    assert_eq!(with_permitted(10_000, 2_500, None, alone), in_zswap);
+    assert_eq!(with_permitted(0, 0, None, alone), in_zswap);
+    // 6,180 pages on the device save as much as 10,000 in zswap; a tenth more or less is left where it is.
+    for (device, previous, want) in
+        [(6_500, only_zswap(), in_zswap), (6_900, only_zswap(), on_device), (5_900, only_swap(), on_device), (5_500, only_swap(), in_zswap)]
+    {
+        assert_eq!(with_permitted(10_000, device, Some(previous), alone), want, "{device}");
+    }
+}
+
+#[test]
+fn a_device_that_may_not_be_written_to_or_is_too_slow_is_not_chosen_for_what_it_saves() {
+    let alone = Offer { writeback: false, ..ALL };
+    let in_zswap = uses(only_zswap(), Why::Compresses);
+    assert_eq!(with_permitted(10_000, 10_000, None, Offer { writes_left: false, ..alone }), in_zswap);
+    assert_eq!(with_permitted(10_000, 10_000, None, Offer { swap_latency_us: Some(1_001), ..alone }), in_zswap);
+    assert_eq!(with_permitted(10_000, 10_000, None, ZSWAP_ONLY), in_zswap);
+    let without_zswap = Offer { zswap: false, ..alone };
+    assert_eq!(with_permitted(10_000, 10_000, None, without_zswap), uses(only_swap(), Why::OnlyTier));
 }

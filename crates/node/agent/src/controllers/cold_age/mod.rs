@@ -6,6 +6,7 @@ use config::{Config, Policy as Named};
 use policy::cold_age::{self, Decision, Hold, Params, Reason as Rule, Sample, State, Step};
 use policy::histogram::Histogram;
 use policy::thresholds::Thresholds;
+use policy::tiering::Permitted;
 use units::{Age, Bytes, Millis, Pages};
 
 use super::policy::{Cadence, Policy};
@@ -79,6 +80,10 @@ pub struct ColdAge {
     /// What steps of the plan have put into the swap cache and the kernel was not yet asked to free.
     cached_out: Bytes,
     lists: Lists,
+    /// Permitted promotions in a scan from memory that is compressed, and from a device.
+    allowances: Option<[Pages; 2]>,
+    /// What the stall target permits in each tier.
+    permitted: Option<Permitted>,
     limits: LimitReader,
     recent: Recent,
     /// Promotion rate and objective of the last period, if it counted.
@@ -103,6 +108,8 @@ impl ColdAge {
             part: None,
             cached_out: Bytes::ZERO,
             lists: Lists::default(),
+            allowances: None,
+            permitted: None,
             limits: LimitReader::default(),
             recent: Recent::default(),
             counted: None,
@@ -191,6 +198,9 @@ impl Controller for ColdAge {
         let promotions = Histogram::from_counts(&accesses.all, &self.thresholds);
         let returned = Histogram::from_counts(&accesses.far, &self.thresholds);
         let allowance = job.signals.stall.map(|stall| cold_age::allowance(stall.target, Millis(window_ms), stall.cost_us(tier_us)));
+        self.allowances = job.signals.stall.map(|stall| {
+            tiering::costs_by_tier(job, context, stall).map(|cost_us| cold_age::allowance(stall.target, Millis(window_ms), cost_us))
+        });
         let resident = job.scan.as_ref().map(|scan| scan.resident.clone()).unwrap_or_default();
         let points = job.scan.as_ref().and_then(|scan| scan.sample.as_ref()).map(|sample| sample.points);
         let sample = points.map(|pages| Sample { pages, of: resident.total() });
@@ -212,6 +222,10 @@ impl Controller for ColdAge {
     fn step(&mut self, input: &cold_age::Input) -> Step {
         let (state, step) = cold_age::step(&self.params, &self.thresholds, &self.state, input);
         self.state = state;
+        self.permitted = self.allowances.and_then(|allowances| {
+            let [compressed, device] = allowances.map(|allowed| state.far_max(&self.params, &self.thresholds, input, allowed));
+            Some(Permitted { compressed: compressed?, device: device? })
+        });
         step
     }
 
@@ -241,6 +255,7 @@ impl Controller for ColdAge {
             Decision::Hold { .. } if step.threshold.is_none() => job.signals.part.map(|_| Pages::ZERO),
             _ => None,
         };
+        job.signals.permitted = self.permitted;
         job.signals.observed = period.window_ms > Millis(0);
         job.signals.short_history = job.signals.threshold.is_none() && self.state.is_short(&self.params);
         #[expect(clippy::cast_precision_loss, reason = "shown to people")]

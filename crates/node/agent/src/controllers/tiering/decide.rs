@@ -4,7 +4,7 @@
 use policy::incompressible::{self, Sample, Stored, Verdict};
 use policy::thresholds::Thresholds;
 use policy::tiering::row::{Accounting, Row, reachable};
-use policy::tiering::{self, Choice, Tier, Why, may_write};
+use policy::tiering::{self, Choice, Permitted, Tier, Why, may_write};
 use policy::veto::Veto;
 use serde::{Deserialize, Serialize};
 use units::{Bytes, Millis, RatioPpm, UnixMillis};
@@ -81,6 +81,9 @@ pub struct Input {
     pub charged: Charges,
     /// What the machine offers; the endurance of a row is what the machine's write budget permits.
     pub rows: Vec<Row>,
+    /// What the job's stall target permits in each tier, by the last decision by age.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub permitted: Option<Permitted>,
 }
 
 fn is_default<T: Default + PartialEq>(value: &T) -> bool {
@@ -145,7 +148,10 @@ pub fn step(start: &mut TieringStart, input: &Input) -> Decision {
     let rows: Vec<Row> = input.rows.iter().map(of_job).collect();
     let choice = match start.operator {
         Some(tier) => by_operator(tier, &rows),
-        None => tiering::choose(&start.params, &tiering::Input { compressed, rows: &rows, previous: start.tier }),
+        None => {
+            let input = tiering::Input { compressed, rows: &rows, previous: start.tier, permitted: input.permitted };
+            tiering::choose(&start.params, &input)
+        }
     };
     start.tier = tier_of(choice);
     Decision { verdict, writable, choice: Some(choice), veto: veto(choice, input) }
@@ -212,8 +218,8 @@ fn by_operator(tier: OperatorTier, rows: &[Row]) -> Choice {
 /// Inputs as journals have them.
 mod recorded {
     use policy::incompressible::Stored;
-    use policy::tiering::FORMER_ROWS;
     use policy::tiering::row::{Accounting, Medium, Placing, Row, RowId};
+    use policy::tiering::{FORMER_ROWS, Permitted};
     use serde::Deserialize;
     use units::{Bytes, Millis};
 
@@ -234,6 +240,8 @@ mod recorded {
         charged: Charges,
         /// Since version 6.
         rows: Option<Vec<Row>>,
+        #[serde(default)]
+        permitted: Option<Permitted>,
         #[serde(flatten)]
         former: Offer,
     }
@@ -281,9 +289,9 @@ mod recorded {
 
     impl From<Input> for super::Input {
         fn from(recorded: Input) -> Self {
-            let Input { now_ms, page_bytes, far_memory, pool_full, stored, sampled, charged, rows, former } = recorded;
+            let Input { now_ms, page_bytes, far_memory, pool_full, stored, sampled, charged, rows, permitted, former } = recorded;
             let rows = rows.unwrap_or_else(|| former.rows());
-            Self { now_ms, page_bytes, far_memory, pool_full, stored, sampled, charged, rows }
+            Self { now_ms, page_bytes, far_memory, pool_full, stored, sampled, charged, rows, permitted }
         }
     }
 }
@@ -335,6 +343,31 @@ mod tests {
         {
             assert_eq!(by_operator(tier, &[zram]), on(why), "{tier:?}");
         }
+    }
+
+    #[test]
+    fn a_stall_target_moves_no_job_whose_tier_the_operator_chose() {
+        let config = config::Config::default();
+        let params = config.swap.job_endurance();
+        let start = TieringStart {
+            operator: None,
+            params: config.tiering_for(config::Class::Standard),
+            incompressible: config.incompressible.params(),
+            state: incompressible::State::default(),
+            writes: EnduranceStart { params, bucket: policy::endurance::Bucket::full(&params, Millis(0)) },
+            compressed: Some(RatioPpm(330_000)),
+            tier: None,
+        };
+        let text = format!(r#"{VERSION_5}"zswap":true,"swap":true,"permitted":{{"compressed":9000,"device":9000}}}}"#);
+        let input: Input = serde_json::from_str(&text).unwrap();
+        let check =
+            |operator, input: &Input| tier_of(step(&mut TieringStart { operator, ..start }, input).choice.unwrap()).unwrap().to_string();
+        assert_eq!(check(None, &input), "swap");
+        assert_eq!(check(None, &Input { permitted: None, ..input.clone() }), "zswap", "as older journals");
+        assert_eq!(check(Some(OperatorTier::Zswap), &input), "zswap");
+        let spent = Charges { charges: vec![(Millis(1), Bytes::mib(1 << 20))], bucket: None };
+        assert_eq!(check(None, &Input { charged: spent, ..input.clone() }), "zswap", "the write budget is spent");
+        assert_eq!(serde_json::from_str::<Input>(&serde_json::to_string(&input).unwrap()).unwrap(), input);
     }
 
     #[test]

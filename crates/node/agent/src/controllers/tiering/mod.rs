@@ -10,6 +10,7 @@ use config::Config;
 use policy::incompressible::Verdict;
 use policy::thresholds::Thresholds;
 use policy::tiering::Tier;
+use policy::tiering::row::Accounting;
 use policy::veto::Veto;
 use trackers::compressibility::{self, Family};
 use units::{Age, Bytes, Millis};
@@ -18,7 +19,7 @@ use super::policy::{Cadence, Policy};
 use super::seam::Slot;
 use crate::context::Context;
 use crate::discover::Treatment;
-use crate::job::Job;
+use crate::job::{Job, Stall};
 use crate::now::Now;
 use crate::tiers::PageCosts;
 
@@ -72,6 +73,15 @@ pub fn costs_of(job: &Job, context: &Context) -> PageCosts {
     context.tiers.costs(job.tiering.tier())
 }
 
+/// The cost of a promotion from memory that is compressed, and from a device, in microseconds. What the job was observed to wait is
+/// the cost of the tier that it has.
+#[must_use]
+pub fn costs_by_tier(job: &Job, context: &Context, stall: Stall) -> [u32; 2] {
+    let on_device = job.tiering.tier().is_some_and(|tier| tier.accounting == Accounting::SwapCost);
+    let [compressed_us, device_us] = context.tiers.latencies();
+    if on_device { [compressed_us, stall.cost_us(device_us)] } else { [stall.cost_us(compressed_us), device_us] }
+}
+
 /// Bytes that may be written to devices for a job now; `None` if its tier writes nothing.
 #[must_use]
 pub fn writable(job: &Job, context: &Context, now: Duration) -> Option<Bytes> {
@@ -105,6 +115,7 @@ fn read(job: &mut Job, context: &mut Context, now: Now) -> Input {
         sampled: None,
         charged: job.tiering.writes.take_charges(),
         rows: Vec::new(),
+        permitted: job.signals.permitted,
     };
     if input.far_memory || input.pool_full {
         input.stored = std::mem::take(&mut job.tiering.stored);

@@ -187,6 +187,7 @@ pub(super) fn words(placed: Option<Placed>) -> (Option<String>, &'static str) {
     let (Choice::Use { why, .. } | Choice::Hold { why }) = placed.choice;
     let why = match why {
         Why::Compresses => "its cold pages compress well",
+        Why::SavesMore => "its cold pages compress, and what its stall target permits saves more on the device",
         Why::DoesNotCompress => "its cold pages do not compress well",
         Why::WarmerCompressedColderWritten => "its cold pages compress, and zswap writes the oldest to the device when its pool is full",
         Why::OnlyTier if placed.by_operator => "chosen by the operator",
