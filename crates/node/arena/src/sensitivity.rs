@@ -38,11 +38,13 @@ pub enum Knob {
     Bound,
     /// `cold_age.partial`, switched off and on in place of scaled.
     Partial,
+    /// `cold_age.mean`, switched off and on in place of scaled.
+    Mean,
 }
 
 impl Knob {
     /// All constants.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::ScanPeriod,
         Self::ControlPeriod,
         Self::PressurePeriod,
@@ -52,6 +54,7 @@ impl Knob {
         Self::CompressedMax,
         Self::Bound,
         Self::Partial,
+        Self::Mean,
     ];
 
     /// Its key in the agent's configuration.
@@ -67,6 +70,7 @@ impl Knob {
             Self::CompressedMax => "tier.compressed_max",
             Self::Bound => "cold_age.bound",
             Self::Partial => "cold_age.partial",
+            Self::Mean => "cold_age.mean",
         }
     }
 
@@ -97,6 +101,7 @@ impl Knob {
             Self::CompressedMax => constants.tiering.compressed_max = ratio(constants.tiering.compressed_max),
             Self::Bound => constants.cold_age.bound = is_on,
             Self::Partial => constants.cold_age.partial = is_on,
+            Self::Mean => constants.cold_age.mean = is_on,
         }
     }
 }
