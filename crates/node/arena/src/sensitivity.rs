@@ -40,11 +40,13 @@ pub enum Knob {
     Partial,
     /// `cold_age.mean`, switched off and on in place of scaled.
     Mean,
+    /// `tier.by_saving`, switched off and on in place of scaled.
+    BySaving,
 }
 
 impl Knob {
     /// All constants.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 11] = [
         Self::ScanPeriod,
         Self::ControlPeriod,
         Self::PressurePeriod,
@@ -55,6 +57,7 @@ impl Knob {
         Self::Bound,
         Self::Partial,
         Self::Mean,
+        Self::BySaving,
     ];
 
     /// Its key in the agent's configuration.
@@ -71,6 +74,7 @@ impl Knob {
             Self::Bound => "cold_age.bound",
             Self::Partial => "cold_age.partial",
             Self::Mean => "cold_age.mean",
+            Self::BySaving => "tier.by_saving",
         }
     }
 
@@ -102,6 +106,7 @@ impl Knob {
             Self::Bound => constants.cold_age.bound = is_on,
             Self::Partial => constants.cold_age.partial = is_on,
             Self::Mean => constants.cold_age.mean = is_on,
+            Self::BySaving => constants.by_saving = is_on,
         }
     }
 }

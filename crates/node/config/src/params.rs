@@ -51,7 +51,8 @@ impl Config {
     /// Returns the requirements of a class on tiers.
     #[must_use]
     pub fn tiering_for(&self, class: Class) -> policy::tiering::Params {
-        let Tiers { compressed_max, latency_max, swap_cost } = self.tier;
+        // `by_saving` is applied where the input of a decision is read.
+        let Tiers { compressed_max, latency_max, swap_cost, by_saving: _ } = self.tier;
         let latency_max = self.by_class(class, latency_max, |class| class.latency_max, |class| class.latency_max);
         let latency_max_us = u32::try_from(latency_max.as_micros()).unwrap_or(u32::MAX);
         policy::tiering::Params { compressed_max, latency_max_us, swap_cost }

@@ -121,6 +121,8 @@ settings::tables! {
             "A job whose sampled cold pages compress to more than this share of their size uses the swap device instead of zswap or zram.";
         latency_max: Duration = Unit::Duration, "5ms" in "1us" ..= "10s", search "100us" ..= "50ms" Log,
             "A swap device with a higher average read latency is not used.";
+        by_saving: bool = Unit::Bool, "false",
+            "Whether a job under `auto` whose cold pages compress uses the swap device all the same where its stall target permits to save more there, within `swap.write_budget`. What was never accessed since it went out then waits for the device if it is.";
         swap_cost: RatioPpm = Unit::Ratio, "3%" in "0%" ..= "100%",
             "The cost of a byte on the swap device, as a share of the cost of a byte of DRAM (TMO section 2.1).";
     }

@@ -111,7 +111,8 @@ impl Thermocline {
     fn place(&mut self, view: &View<'_>, asked: &mut Vec<Request>) {
         let compressed = self.scan.as_ref().and_then(|scan| scan.compressed);
         let rows = rows(view);
-        let input = tiering::Input { compressed, rows: &rows, previous: self.tier, permitted: self.permitted };
+        let input =
+            tiering::Input { compressed, rows: &rows, previous: self.tier, permitted: self.permitted.filter(|_| self.constants.by_saving) };
         let before = self.tier;
         (self.tier, self.held_by_tier) = match tiering::choose(&self.constants.tiering, &input) {
             Choice::Use { tier, .. } => (Some(tier), false),

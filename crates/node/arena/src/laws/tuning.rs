@@ -29,6 +29,8 @@ pub struct Constants {
     pub pressure: pressure::Params,
     /// `[tier]`.
     pub tiering: tiering::Params,
+    /// `tier.by_saving`.
+    pub by_saving: bool,
     /// The cold ages that a threshold is chosen from.
     pub thresholds: Thresholds,
     /// `agent.scan_period`, in milliseconds of the trace.
@@ -61,6 +63,7 @@ impl Constants {
             refaults,
             pressure,
             tiering: config.tiering_for(class),
+            by_saving: config.tier.by_saving,
             thresholds: Thresholds::log_spaced(config.cold_age.thresholds as usize)
                 .unwrap_or_else(|_| unreachable!("its range is checked")),
             scan_ms: trace.compressed_ms(units::millis(config.agent.scan_period)),

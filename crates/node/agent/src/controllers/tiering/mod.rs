@@ -115,7 +115,7 @@ fn read(job: &mut Job, context: &mut Context, now: Now) -> Input {
         sampled: None,
         charged: job.tiering.writes.take_charges(),
         rows: Vec::new(),
-        permitted: job.signals.permitted,
+        permitted: job.signals.permitted.filter(|_| context.config.tier.by_saving),
     };
     if input.far_memory || input.pool_full {
         input.stored = std::mem::take(&mut job.tiering.stored);
