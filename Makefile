@@ -278,7 +278,7 @@ package: toolchain ## a release: Debian and RPM packages, an archive, SBOM and c
 	tools/package target/lab-build-s3/x86_64-unknown-linux-gnu/release/thermocline
 
 .PHONY: audit
-audit: toolchain venv ## licences, sources and doubles of all packages (cargo-deny; some minutes to build at first), known vulnerabilities where the databases can be had
+audit: toolchain venv ## licences, sources and doubles of all packages (cargo-deny; some minutes to build at first), known vulnerabilities where the databases are available
 	tools/audit
 
 .PHONY: docs

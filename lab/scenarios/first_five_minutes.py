@@ -3,7 +3,7 @@
 No configuration file is written by hand, and nothing is shortened: a scan is two minutes, as installed. Two services
 run; `observe` finds them by itself, and `seconds` is the time from the installation to its first figure of what could
 be saved: an upper bound, because an estimate that keeps the objective needs a history. Then `setup` proposes a
-configuration, and writes it when told; the agent is started with it, and what it saves is compared with the figure.
+configuration, and writes it with `--write`; the agent is started with it, and its savings are compared with the figure.
 From there on time is compressed, by a file in conf.d.
 """
 

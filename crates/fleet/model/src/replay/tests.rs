@@ -88,6 +88,7 @@ fn agent(case: &Case, percentile: RatioPpm, warmup: Millis) -> Vec<Step> {
         spikes,
         bound,
         partial,
+        mean: false,
     };
     let mut state = State::default();
     let rows = case.series.rows().map(|row| {

@@ -1,7 +1,7 @@
 //! What a page fault on swapped-out memory costs beside the read that the kernel counts.
 //!
 //! Delay accounting begins and ends in `swap_read_folio()` (`mm/page_io.c`). The fault around it also allocates and charges a page,
-//! looks it up in the swap cache, maps it and returns its slot (`do_swap_page()` in `mm/memory.c`): more than a fault on new memory
+//! searches the swap cache, maps it and returns its slot (`do_swap_page()` in `mm/memory.c`): more than a fault on new memory
 //! does. So it is measured where it can be: on pages of the agent itself, which are paged out and touched again.
 //!
 //! How long both parts take depends on what else the processor does: whoever rarely faults finds cold caches. The reads of a job's own
