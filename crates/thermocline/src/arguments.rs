@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Parser, Subcommand};
 
+use crate::console::Console;
 use crate::fleet::experiment::Experiment;
 use crate::fleet::model::arguments::Model;
 use crate::fleet::rollout::arguments::RolloutCommand;
@@ -77,6 +78,8 @@ pub(crate) enum Command {
     Trace(TraceCommand),
     /// Replay traces under other parameters: what a fleet would save, and at which promotion rate; changes nothing
     Model(Box<Model>),
+    /// Serve a page for browsers: coverage, promotion rates and savings from journals and traces, and what other parameters would save
+    Console(Console),
     /// Compare two groups of machines by their traces: differences with confidence intervals, beside the noise; changes nothing
     Experiment(Experiment),
     /// Publish signed parameter bundles and roll them out to machines in stages

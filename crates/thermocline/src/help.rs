@@ -16,7 +16,7 @@ const GROUPS: [(&str, &[&str]); 5] = [
         &["doctor", "observe", "setup", "import", "run", "agent", "status", "top", "explain", "hint", "trial", "report", "replay"],
     ),
     ("What if", &["plan", "rates", "model", "arena"]),
-    ("Fleet", &["trace", "experiment", "rollout"]),
+    ("Fleet", &["trace", "experiment", "rollout", "console"]),
     ("Pool", &["pool"]),
     ("Configuration and documentation", &["config", "completions", "man"]),
 ];
@@ -53,6 +53,8 @@ const EXAMPLES: &[&str] = &[
     "thermocline trace export /srv/traces",
     "thermocline trace compact /srv/traces --to compacted.parquet",
     "thermocline trace anonymise /srv/traces --to shared.parquet",
+    "thermocline console",
+    "thermocline console --traces /srv/traces --dram-price-per-gib 3.50",
     "thermocline experiment --trace /srv/traces --a bundle=1 --b bundle=2",
     "thermocline rollout keygen keys",
     "thermocline rollout init --store /srv/rollout --root root.json --keys keys",

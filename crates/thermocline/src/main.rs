@@ -8,6 +8,7 @@ use clap::FromArgMatches;
 use kernel::Roots;
 
 mod arguments;
+mod console;
 mod exits;
 mod fleet;
 mod help;
@@ -68,6 +69,7 @@ fn dispatch(arguments: Arguments) -> Result<ExitCode> {
         Command::Arena(arguments) => arena::arena(format, &arguments)?,
         Command::Trace(trace) => return traces::run(&configuration.load()?, format, &trace),
         Command::Model(model) => model::model(&configuration.load()?, format, &model)?,
+        Command::Console(arguments) => console::console(configuration.load()?, format, &arguments)?,
         Command::Experiment(experiment) => experiment::experiment(&configuration.load()?, format, &experiment)?,
         Command::Rollout(command) => return rollout::run(&configuration.load()?, format, &command),
         Command::Pool(command) => return pool::run(format, &command),

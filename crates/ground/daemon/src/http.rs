@@ -21,8 +21,8 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use hyper::body::Bytes;
-use hyper::http::request::Parts;
+pub use hyper::body::Bytes;
+pub use hyper::http::request::Parts;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::sync::watch;
@@ -141,6 +141,8 @@ pub struct Answer {
     pub status: u16,
     /// The value of the header `Content-Type`.
     pub content_type: &'static str,
+    /// Further headers, names in lower case.
+    pub headers: &'static [(&'static str, &'static str)],
     /// The body.
     pub body: Vec<u8>,
 }
@@ -149,7 +151,13 @@ impl Answer {
     /// An answer.
     #[must_use]
     pub fn new(status: u16, content_type: &'static str, body: impl Into<Vec<u8>>) -> Self {
-        Self { status, content_type, body: body.into() }
+        Self { status, content_type, headers: &[], body: body.into() }
+    }
+
+    /// The same answer with further headers, names in lower case.
+    #[must_use]
+    pub fn with_headers(self, headers: &'static [(&'static str, &'static str)]) -> Self {
+        Self { headers, ..self }
     }
 }
 

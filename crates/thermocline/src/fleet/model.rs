@@ -33,7 +33,7 @@ mod agents;
 pub(crate) mod arguments;
 mod detail;
 mod percent;
-mod report;
+pub(crate) mod report;
 mod resolution;
 mod text;
 mod waits;

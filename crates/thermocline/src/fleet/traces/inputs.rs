@@ -45,8 +45,26 @@ impl Local {
 }
 
 impl Inputs {
-    /// Every trace that `urls` name.
+    /// Every trace that `urls` name, at least one.
     pub(crate) fn find(urls: &[String]) -> Result<Self> {
+        let inputs = Self::list(urls)?;
+        if inputs.is_empty() {
+            bail!("{}", Self::nothing(urls));
+        }
+        Ok(inputs)
+    }
+
+    /// What to do where there is no trace.
+    pub(crate) fn nothing(urls: &[String]) -> String {
+        format!("no trace in {}; agents write them where trace.store says, each hour", urls.join(", "))
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.files.is_empty()
+    }
+
+    /// Every trace that `urls` name.
+    pub(crate) fn list(urls: &[String]) -> Result<Self> {
         let mut inputs = Self { stores: Vec::new(), files: Vec::new() };
         for url in urls {
             let path = Path::new(url);
@@ -63,9 +81,6 @@ impl Inputs {
                 inputs.files.push(Input { name, below: object.path, bytes: object.size.0, place });
             }
             inputs.stores.push(store);
-        }
-        if inputs.files.is_empty() {
-            bail!("no trace in {}; agents write them where trace.store says, each hour", urls.join(", "));
         }
         Ok(inputs)
     }

@@ -1,0 +1,134 @@
+//! `thermocline console`: a page about one machine's journal and a fleet's traces, served to a browser; it only reads.
+//!
+//! `data` reads in a thread of its own, `server` answers, `assets` holds the page.
+
+use std::net::{SocketAddr, TcpListener};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use clap::Args;
+use config::Config;
+use daemon::http::{self, Plain};
+use model::front::Objective;
+use serde_json::json;
+use units::RatioPpm;
+
+use self::data::{Data, Sources};
+use self::server::{Access, LIMITS};
+use crate::options::Format;
+use crate::output::print;
+use crate::signals;
+use crate::values::{duration, price, ratio};
+
+mod assets;
+mod data;
+mod fleet;
+mod machine;
+mod server;
+mod timeline;
+mod what_if;
+
+/// Where the console listens if nothing else is given.
+const LISTEN: &str = "127.0.0.1:7480";
+
+/// The shortest token: 16 letters of base64 have 96 bits.
+const TOKEN_BYTES_MIN: usize = 16;
+const TOKEN_BYTES_MAX: u64 = 1_024;
+
+#[derive(Debug, Args)]
+pub(crate) struct Console {
+    /// Journal files of one machine, in any order [default: those in the configured agent.state_dir]
+    #[arg(long, value_name = "FILE", num_args = 1..)]
+    journal: Vec<PathBuf>,
+    /// Far-memory traces of a fleet: files, directories or s3://bucket/prefix, recursively
+    #[arg(long, value_name = "PATH|URL", num_args = 1..)]
+    traces: Vec<String>,
+    /// Address and port; beyond loopback, --token-file is needed
+    #[arg(long, value_name = "ADDRESS", default_value = LISTEN)]
+    listen: SocketAddr,
+    /// A file with a token of 16 characters or more, which a browser must give; only its owner may write it
+    #[arg(long, value_name = "FILE")]
+    token_file: Option<PathBuf>,
+    /// A name by which browsers reach the console, beside its IP address and localhost; repeatable
+    #[arg(long, value_name = "NAME")]
+    host: Vec<String>,
+    /// The objective: promotions per minute as a share of the working set [default: cold_age.promotion_rate]
+    #[arg(long, value_name = "RATIO", value_parser = ratio)]
+    objective: Option<RatioPpm>,
+    /// Share of the entries that must meet the objective
+    #[arg(long, value_name = "RATIO", default_value = "98%", value_parser = ratio)]
+    objective_percentile: RatioPpm,
+    /// Price of a GiB of DRAM, in any currency
+    #[arg(long, value_name = "PRICE", value_parser = price)]
+    dram_price_per_gib: Option<f64>,
+    /// Read journals and traces again this often [default: once, at the start]
+    #[arg(long, value_name = "DURATION", value_parser = duration)]
+    refresh: Option<Duration>,
+}
+
+/// `thermocline console`: serves until it is interrupted.
+pub(crate) fn console(config: Config, format: Format, arguments: &Console) -> Result<()> {
+    check_paths(arguments)?;
+    let token = arguments.token_file.as_deref().map(read_token).transpose()?;
+    if token.is_none() && !arguments.listen.ip().is_loopback() {
+        bail!("{} can be reached from other machines; give --token-file, or listen on 127.0.0.1 and use a proxy", arguments.listen);
+    }
+    let (_sender, stopped) = signals::messages()?;
+    let listener = TcpListener::bind(arguments.listen)
+        .with_context(|| format!("cannot listen on {}; another program may: give --listen with another port", arguments.listen))?;
+    let data = Arc::new(Data::default());
+    let access = Access { token, hosts: arguments.host.iter().map(|host| host.to_ascii_lowercase()).collect() };
+    let service = server::Console { data: Arc::clone(&data), access };
+    let server = http::serve("console", listener, Plain, service, LIMITS).context("cannot start the HTTP server")?;
+    let url = format!("http://{}/", server.address());
+    print(format, &json!({ "url": url }), || format!("the console is at {url}; stop it with Ctrl-C\n"))?;
+    daemon::notify_ready();
+    let objective = Objective {
+        percentile: arguments.objective_percentile,
+        rate_max: arguments.objective.unwrap_or(config.cold_age.promotion_rate),
+    };
+    let sources = Sources {
+        config,
+        journals: arguments.journal.clone(),
+        traces: arguments.traces.clone(),
+        objective,
+        price_per_gib: arguments.dram_price_per_gib,
+    };
+    let refresh = arguments.refresh;
+    let read = move || {
+        loop {
+            data.read(&sources);
+            let Some(refresh) = refresh else { return };
+            std::thread::sleep(refresh);
+        }
+    };
+    // It is not waited for: reading a fleet may take minutes, and nothing is left behind.
+    std::thread::Builder::new().name("reader".to_owned()).spawn(read).context("cannot start a thread")?;
+    // The only message is the one to stop.
+    stopped.recv().context("cannot receive the signal to stop")?;
+    server.stop();
+    Ok(())
+}
+
+/// A file that does not exist is a mistake in the arguments: it is reported before anything is served.
+fn check_paths(arguments: &Console) -> Result<()> {
+    for journal in &arguments.journal {
+        std::fs::File::open(journal).with_context(|| format!("cannot open the journal {}", journal.display()))?;
+    }
+    for trace in arguments.traces.iter().filter(|trace| !trace.contains("://")) {
+        std::fs::metadata(trace).with_context(|| format!("cannot open the traces {trace}"))?;
+    }
+    Ok(())
+}
+
+/// Reads the token. A file that others can write is refused: they could choose the token.
+fn read_token(path: &Path) -> Result<String> {
+    let bytes = daemon::trusted::read(path, TOKEN_BYTES_MAX)?.with_context(|| format!("cannot open {}: there is no such file", path.display()))?;
+    let token = String::from_utf8(bytes).ok().map(|token| token.trim().to_owned());
+    let token = token.filter(|token| token.bytes().all(|letter| letter.is_ascii_graphic()) && token.len() >= TOKEN_BYTES_MIN);
+    token.with_context(|| {
+        format!("{} holds no token of {TOKEN_BYTES_MIN} or more printable characters; make one with `openssl rand -base64 24`", path.display())
+    })
+}

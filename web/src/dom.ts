@@ -1,0 +1,34 @@
+// Elements from data. Text is only ever set as text: names of jobs are chosen by users.
+
+type Child = Node | string | null | undefined;
+type Attributes = Record<string, string | number | boolean | ((event: Event) => void)>;
+
+export function h<K extends keyof HTMLElementTagNameMap>(name: K, attributes: Attributes = {}, ...children: Child[]): HTMLElementTagNameMap[K] {
+  const element = document.createElement(name);
+  for (const [key, value] of Object.entries(attributes)) {
+    if (typeof value === "function") {
+      element.addEventListener(key, value);
+    } else if (typeof value === "boolean") {
+      element.toggleAttribute(key, value);
+    } else {
+      element.setAttribute(key, String(value));
+    }
+  }
+  element.append(...children.filter((child): child is Node | string => child !== null && child !== undefined));
+  return element;
+}
+
+/** A figure with its label: `[label, value, what it is]`. */
+export type Card = [string, string, string?, ("good" | "bad" | "")?];
+
+export function cards(all: Card[]): HTMLElement {
+  const card = ([label, value, note, kind]: Card) =>
+    h("div", {}, h("dt", {}, label), h("dd", kind ? { class: kind } : {}, value, note === undefined ? null : h("small", {}, note)));
+  return h("dl", { class: "cards" }, ...all.map(card));
+}
+
+/** An empty state or an error: what happened, and what to do. */
+export function panel(title: string, text: string, failed = false): HTMLElement {
+  const attributes: Attributes = failed ? { class: "panel failed", role: "alert" } : { class: "panel" };
+  return h("section", attributes, h("h2", {}, title), h("p", {}, text));
+}

@@ -1,0 +1,109 @@
+// The page: which view is shown, the state of what is read, the token.
+
+import { forget, get, hasToken, setToken, TokenNeeded, type Status } from "./api";
+import { h } from "./dom";
+import { time } from "./format";
+import { failure } from "./views/failure";
+import { fleetView } from "./views/fleet";
+import { jobsView } from "./views/jobs";
+import { machineView } from "./views/machine";
+import { forgetChoice, whatIfView } from "./views/whatif";
+
+type View = (parts: string[]) => Promise<Node[]>;
+
+const VIEWS: Record<string, { title: string; view: View; source: "machine" | "fleet" | "what_if" }> = {
+  machine: { title: "Machine", view: machineView, source: "machine" },
+  fleet: { title: "Fleet", view: fleetView, source: "fleet" },
+  jobs: { title: "Jobs", view: jobsView, source: "fleet" },
+  "what-if": { title: "What if", view: whatIfView, source: "what_if" },
+};
+
+/** Time between two questions for the state: short while something is being read. */
+const POLL_READING_MS = 1_000;
+const POLL_MS = 30_000;
+
+const content = document.getElementById("content") as HTMLElement;
+const footer = document.getElementById("footer") as HTMLElement;
+
+let status: Status | null = null;
+/** Counts what was asked to be shown, so that a slow answer does not replace a later view. */
+let shown = 0;
+
+/** The view of the address; without one, the first that has something to show. */
+function place(): [string, string[]] {
+  const [name, ...parts] = location.hash.slice(1).split("/");
+  if (name !== undefined && name in VIEWS) return [name, parts];
+  return [status?.machine.state === "absent" && status.fleet.state !== "absent" ? "fleet" : "machine", []];
+}
+
+function askForToken(): void {
+  const input = h("input", { type: "password", autocomplete: "off", required: true, id: "token" });
+  const submit = (event: Event) => {
+    event.preventDefault();
+    setToken(input.value.trim());
+    void poll();
+  };
+  const wrong = hasToken() ? h("p", { class: "bad", role: "alert" }, "This token is not the right one.") : null;
+  content.replaceChildren(
+    h("section", { class: "panel" },
+      h("h2", {}, "A token is needed"),
+      h("p", {}, "The console was started with --token-file. Give the content of that file; it is kept until this tab is closed."),
+      wrong,
+      h("form", { class: "controls", submit }, h("label", {}, "Token", input), h("button", { class: "plain" }, "Continue"))));
+  input.focus();
+}
+
+async function show(moved: boolean): Promise<void> {
+  const [name, parts] = place();
+  const { title, view } = VIEWS[name] as (typeof VIEWS)[string];
+  const mine = ++shown;
+  document.title = `${title} - Thermocline console`;
+  document.querySelectorAll("#views a").forEach((link) => {
+    if (link.getAttribute("href") === `#${name}`) link.setAttribute("aria-current", "page");
+    else link.removeAttribute("aria-current");
+  });
+  try {
+    const nodes = await view(parts);
+    if (mine !== shown) return;
+    content.replaceChildren(...nodes);
+  } catch (error) {
+    if (mine !== shown) return;
+    if (error instanceof TokenNeeded) return askForToken();
+    content.replaceChildren(failure(error));
+  }
+  content.dataset["view"] = [name, ...parts].join("/");
+  if (moved) {
+    window.scrollTo(0, 0);
+    content.focus({ preventScroll: true });
+  }
+}
+
+/** Asks for the state, and shows the view again if what it shows has changed. */
+async function poll(): Promise<void> {
+  let wait = POLL_MS;
+  try {
+    const before = status;
+    status = await get<Status>("status");
+    footer.textContent = `Thermocline ${status.version}; ${status.read_unix_ms === null ? "reading" : `read ${time(status.read_unix_ms / 1000)}`}; read-only`;
+    const [name] = place();
+    const source = VIEWS[name]?.source ?? "machine";
+    const again = before !== null && before.read_unix_ms !== null && before.read_unix_ms !== status.read_unix_ms;
+    if (again) {
+      forget();
+      forgetChoice();
+    }
+    if (before === null || again || before[source].state !== status[source].state) await show(false);
+    if (status.read_unix_ms === null) wait = POLL_READING_MS;
+  } catch (error) {
+    if (error instanceof TokenNeeded) {
+      status = null;
+      return askForToken();
+    }
+    if (status === null) content.replaceChildren(failure(error));
+    else footer.textContent = error instanceof Error ? error.message : String(error);
+  }
+  window.setTimeout(() => void poll(), wait);
+}
+
+window.addEventListener("hashchange", () => void show(true));
+void poll();

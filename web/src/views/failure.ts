@@ -1,0 +1,19 @@
+// What a view shows when it has nothing to show.
+
+import { NotReady } from "../api";
+import { panel } from "../dom";
+
+/** The program's messages begin in lower case and have no full stop. */
+function sentence(text: string): string {
+  return `${text.charAt(0).toUpperCase()}${text.slice(1)}.`;
+}
+
+export function failure(error: unknown): HTMLElement {
+  if (error instanceof NotReady) {
+    const { state, why } = error.state;
+    if (state === "loading") return panel("Being read", "The console is still reading. This page shows the figures as soon as they are there.");
+    if (state === "absent") return panel("Nothing to show yet", sentence(why ?? ""));
+    return panel("Cannot be read", `${sentence(why ?? "")} Correct this, then start the console again.`, true);
+  }
+  return panel("No answer", error instanceof Error ? error.message : String(error), true);
+}
