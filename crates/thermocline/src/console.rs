@@ -85,10 +85,8 @@ pub(crate) fn console(config: Config, format: Format, arguments: &Console) -> Re
     let url = format!("http://{}/", server.address());
     print(format, &json!({ "url": url }), || format!("the console is at {url}; stop it with Ctrl-C\n"))?;
     daemon::notify_ready();
-    let objective = Objective {
-        percentile: arguments.objective_percentile,
-        rate_max: arguments.objective.unwrap_or(config.cold_age.promotion_rate),
-    };
+    let objective =
+        Objective { percentile: arguments.objective_percentile, rate_max: arguments.objective.unwrap_or(config.cold_age.promotion_rate) };
     let sources = Sources {
         config,
         journals: arguments.journal.clone(),
@@ -125,10 +123,14 @@ fn check_paths(arguments: &Console) -> Result<()> {
 
 /// Reads the token. A file that others can write is refused: they could choose the token.
 fn read_token(path: &Path) -> Result<String> {
-    let bytes = daemon::trusted::read(path, TOKEN_BYTES_MAX)?.with_context(|| format!("cannot open {}: there is no such file", path.display()))?;
+    let bytes =
+        daemon::trusted::read(path, TOKEN_BYTES_MAX)?.with_context(|| format!("cannot open {}: there is no such file", path.display()))?;
     let token = String::from_utf8(bytes).ok().map(|token| token.trim().to_owned());
     let token = token.filter(|token| token.bytes().all(|letter| letter.is_ascii_graphic()) && token.len() >= TOKEN_BYTES_MIN);
     token.with_context(|| {
-        format!("{} holds no token of {TOKEN_BYTES_MIN} or more printable characters; make one with `openssl rand -base64 24`", path.display())
+        format!(
+            "{} holds no token of {TOKEN_BYTES_MIN} or more printable characters; make one with `openssl rand -base64 24`",
+            path.display()
+        )
     })
 }

@@ -187,7 +187,9 @@ fn a_token_is_needed_beyond_loopback_and_wherever_it_is_given() {
 
     let console = Console::start(&["--journal", &golden_journal(), "--token-file", path, "--listen", "0.0.0.0:0"]);
     let with = |header: &str| console.ask(&format!("GET /api/status HTTP/1.1\r\nHost: 127.0.0.1\r\n{header}Connection: close\r\n\r\n"));
-    for header in ["", "Authorization: Bearer 0123456789abcdeF\r\n", "Authorization: Bearer\r\n", "Authorization: Basic MDEyMzQ1Njc4OWFiY2RlZg==\r\n"] {
+    for header in
+        ["", "Authorization: Bearer 0123456789abcdeF\r\n", "Authorization: Bearer\r\n", "Authorization: Basic MDEyMzQ1Njc4OWFiY2RlZg==\r\n"]
+    {
         let answer = with(header);
         assert!(answer.status == 401 && answer.body.contains("token"), "{header}: {}", answer.body);
     }
@@ -282,7 +284,8 @@ fn the_fleet_view_shows_what_agents_did_and_the_model_what_they_could() {
 /// Each outcome is that of `thermocline model` for the same parameters.
 fn what_if_is_the_models_answer(console: &Console, traces: &str) {
     let answer = console.ready("/api/what-if").json();
-    let arguments = ["model", "--format", "json", "--pairs", "--what-if", "promotion_rate=1%", "--trace", traces, "--percentiles", "50%,98%,100%"];
+    let arguments =
+        ["model", "--format", "json", "--pairs", "--what-if", "promotion_rate=1%", "--trace", traces, "--percentiles", "50%,98%,100%"];
     let model = Command::new(env!("CARGO_BIN_EXE_thermocline")).args(arguments).output().unwrap();
     let model: Value = serde_json::from_slice(&model.stdout).unwrap();
     let list = |name: &str| answer[name].as_array().unwrap().iter().map(|value| value.as_f64().unwrap()).collect::<Vec<_>>();
@@ -293,7 +296,9 @@ fn what_if_is_the_models_answer(console: &Console, traces: &str) {
         let objective = index(&objectives, theirs["promotion_rate_max_ratio_per_min"].as_f64().unwrap()).unwrap();
         for pair in theirs["pairs"].as_array().unwrap() {
             let number = |name: &str| pair[name].as_f64().unwrap();
-            let (Some(k), Some(s)) = (index(&percentiles, number("percentile_ratio")), index(&warmups, number("warmup_seconds"))) else { continue };
+            let (Some(k), Some(s)) = (index(&percentiles, number("percentile_ratio")), index(&warmups, number("warmup_seconds"))) else {
+                continue;
+            };
             let ours = &answer["pairs"][(objective * percentiles.len() + k) * warmups.len() + s];
             for figure in ["saved_bytes", "coverage_ratio", "rate_ratio_per_min", "on_ratio"] {
                 assert_eq!(ours[figure], pair[figure], "{figure} of {pair}");
@@ -305,7 +310,10 @@ fn what_if_is_the_models_answer(console: &Console, traces: &str) {
     let configured = |index: usize| usize::try_from(answer["configured"][index].as_u64().unwrap()).unwrap();
     let theirs = &model["answers"][0]["configured"];
     assert_eq!(objectives[configured(0)], model["answers"][0]["promotion_rate_max_ratio_per_min"]);
-    assert_eq!((percentiles[configured(1)], warmups[configured(2)]), (theirs["percentile_ratio"].as_f64().unwrap(), theirs["warmup_seconds"].as_f64().unwrap()));
+    assert_eq!(
+        (percentiles[configured(1)], warmups[configured(2)]),
+        (theirs["percentile_ratio"].as_f64().unwrap(), theirs["warmup_seconds"].as_f64().unwrap())
+    );
 }
 
 /// What was written.
@@ -387,5 +395,6 @@ fn write_the_fleet_of_the_browser_tests() {
     let directory = PathBuf::from(std::env::var_os("CONSOLE_FLEET").unwrap());
     let made = write_fleet(&directory, 60, 30, 13);
     assert!(made.jobs >= 10_000, "{} jobs", made.jobs);
-    std::fs::write(directory.join("made.json"), serde_json::json!({ "jobs": made.jobs, "entries": made.entries, "days": 30 }).to_string()).unwrap();
+    std::fs::write(directory.join("made.json"), serde_json::json!({ "jobs": made.jobs, "entries": made.entries, "days": 30 }).to_string())
+        .unwrap();
 }

@@ -164,9 +164,7 @@ impl Data {
             ["machine", "job", index] => views.machine.ready(|(machine, _)| Some(json_of(&machine.job(index.parse().ok()?)?))),
             ["fleet"] => views.fleet.ready(|answers| Some(answers.summary.clone())),
             ["fleet", "series"] => views.fleet.ready(|answers| answers.fleet.part(None).as_ref().map(json_of)),
-            ["fleet", "cluster", index] => {
-                views.fleet.ready(|answers| answers.fleet.part(Some(index.parse().ok()?)).as_ref().map(json_of))
-            }
+            ["fleet", "cluster", index] => views.fleet.ready(|answers| answers.fleet.part(Some(index.parse().ok()?)).as_ref().map(json_of)),
             ["fleet", "jobs"] => views.fleet.ready(|answers| Some(answers.jobs.clone())),
             ["fleet", "job", index] => views.fleet.ready(|answers| answers.fleet.job(index.parse().ok()?).as_ref().map(json_of)),
             ["what-if"] => views.what_if.ready(|answers| Some(answers.clone())),

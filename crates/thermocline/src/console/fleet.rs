@@ -423,4 +423,3 @@ fn distribution(rates: &Rates) -> Vec<RatePoint> {
     let point = |share| RatePoint { share_ratio: RatioPpm(share).as_f64(), rate_ratio_per_min: rates.at(RatioPpm(share)) };
     shares.map(point).collect()
 }
-

@@ -119,7 +119,10 @@ impl Service<()> for Console {
         }
         let Some(below) = path.strip_prefix("/api/") else { return Err(refusal(404, "no such page; the console is at /")) };
         if !self.access.admits(head.headers.get("authorization").map(|value| value.as_bytes())) {
-            return Err(refusal(401, "a token is needed: the content of the file that --token-file names, as `Authorization: Bearer TOKEN`"));
+            return Err(refusal(
+                401,
+                "a token is needed: the content of the file that --token-file names, as `Authorization: Bearer TOKEN`",
+            ));
         }
         Ok(Route::Api(below.to_owned()))
     }
@@ -149,11 +152,22 @@ mod tests {
     #[test]
     fn a_rebound_name_is_not_this_console() {
         let access = Access { hosts: vec!["console.example".to_owned()], ..Access::default() };
-        for host in ["127.0.0.1:7480", "127.0.0.1", "[::1]:7480", "[::1]", "localhost:7480", "LOCALHOST", "10.1.2.3:80", "Console.Example:7480"] {
+        for host in
+            ["127.0.0.1:7480", "127.0.0.1", "[::1]:7480", "[::1]", "localhost:7480", "LOCALHOST", "10.1.2.3:80", "Console.Example:7480"]
+        {
             assert!(access.knows_host(host), "{host}");
         }
-        for host in ["", ":7480", "evil.example", "evil.example:7480", "127.0.0.1.evil.example", "localhost.evil.example", "::1", "[evil]", "[127.0.0.1]"]
-        {
+        for host in [
+            "",
+            ":7480",
+            "evil.example",
+            "evil.example:7480",
+            "127.0.0.1.evil.example",
+            "localhost.evil.example",
+            "::1",
+            "[evil]",
+            "[127.0.0.1]",
+        ] {
             assert!(!access.knows_host(host), "{host}");
         }
     }
@@ -162,7 +176,14 @@ mod tests {
     fn only_the_whole_token_is_admitted() {
         let access = Access { token: Some("0123456789abcdef".to_owned()), ..Access::default() };
         assert!(access.admits(Some(b"Bearer 0123456789abcdef")));
-        for given in [&b""[..], b"Bearer ", b"Bearer 0123456789abcdeF", b"Bearer 0123456789abcde", b"Bearer 0123456789abcdef0", b"Basic 0123456789abcdef"] {
+        for given in [
+            &b""[..],
+            b"Bearer ",
+            b"Bearer 0123456789abcdeF",
+            b"Bearer 0123456789abcde",
+            b"Bearer 0123456789abcdef0",
+            b"Basic 0123456789abcdef",
+        ] {
             assert!(!access.admits(Some(given)), "{given:?}");
         }
         assert!(!access.admits(None));
