@@ -4,6 +4,7 @@
 
 pub(crate) mod child;
 pub(crate) mod clock;
+pub(crate) mod faults;
 pub(crate) mod inotify;
 pub(crate) mod mapping;
 pub(crate) mod numa;

@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 use crate::content;
 use crate::latencies::{Latencies, fields, print_line};
 use crate::linux::clock::monotonic_ns;
+use crate::linux::faults;
 use crate::rounding::floor;
 use crate::zipf::ZipfPages;
 
@@ -38,6 +39,15 @@ pub(super) struct Server<'a> {
     /// Time spent on reading pages, in this second and before it; far memory can increase it.
     access_ns: u64,
     access_before_ns: u64,
+    /// Those accesses of this second that found their page absent.
+    faulted: Faulted,
+}
+
+/// Accesses during which the thread had a page fault.
+#[derive(Default)]
+struct Faulted {
+    accesses: u64,
+    time_ns: u64,
 }
 
 impl<'a> Server<'a> {
@@ -60,7 +70,7 @@ impl<'a> Server<'a> {
             let _ = place.popularity.lock();
         }
         let (start_ns, latencies) = (monotonic_ns(), Latencies::new()?);
-        Ok(Self { spec, places, rng, start_ns, served: 0, seconds: 0, latencies, access_ns: 0, access_before_ns: 0 })
+        Ok(Self { spec, places, rng, start_ns, served: 0, seconds: 0, latencies, access_ns: 0, access_before_ns: 0, faulted: Faulted::default() })
     }
 
     /// Returns when [`Server::turn`] has something to do, in nanoseconds of `CLOCK_MONOTONIC`.
@@ -92,7 +102,12 @@ impl<'a> Server<'a> {
         while monotonic_ns() >= self.start_ns + (self.seconds + 1) * SECOND_NS {
             self.seconds += 1;
             let mut line = self.latencies.second(self.seconds);
-            line.extend(fields([("access_us", json!(self.access_ns / 1000))]));
+            let faulted = std::mem::take(&mut self.faulted);
+            line.extend(fields([
+                ("access_us", json!(self.access_ns / 1000)),
+                ("accesses_faulted", json!(faulted.accesses)),
+                ("faulted_us", json!(faulted.time_ns / 1000)),
+            ]));
             self.access_before_ns += std::mem::take(&mut self.access_ns);
             print_line(&Value::from(line))?;
         }
@@ -112,10 +127,20 @@ impl<'a> Server<'a> {
     }
 
     fn read(&mut self, record: &Record) {
+        let mut faults_before = faults::of_this_thread();
         for place in &self.places {
             for _ in 0..place.pages {
                 // Regions with requests have one page per unit.
-                place.region.access(record, place.popularity.draw(&mut self.rng));
+                let unit = place.popularity.draw(&mut self.rng);
+                let begin_ns = monotonic_ns();
+                place.region.access_at(record, unit, begin_ns);
+                let taken_ns = monotonic_ns() - begin_ns;
+                let faults_after = faults::of_this_thread();
+                if faults_after != faults_before {
+                    self.faulted.accesses += 1;
+                    self.faulted.time_ns += taken_ns;
+                    faults_before = faults_after;
+                }
             }
         }
     }

@@ -2,8 +2,9 @@
 
 use std::path::PathBuf;
 
+use config::Policy;
 use kernel::zswap::Zswap;
-use policy::compressor::{self, Offer};
+use policy::compressor::{self, Accepted, Offer};
 use policy::tiering::row::Accounting;
 use trackers::compressibility::{Family, Measurement};
 use units::{Age, Bytes, Millis, RatioPpm};
@@ -30,6 +31,8 @@ struct Tried {
     pool: Bytes,
     offers: [Option<Offer>; 3],
     latency_max_us: Option<u32>,
+    /// Whether one of the jobs returns as a whole.
+    at_once: bool,
     newest: Millis,
 }
 
@@ -38,6 +41,7 @@ impl Tried {
         let mut tried = Self::default();
         for job in jobs {
             tried.pool += job.memory.pool_dram();
+            tried.at_once |= job.treatment.policy == Policy::Background;
             let in_zswap = job.tiering.tier().is_none_or(|tier| tier.accounting == Accounting::Compressed);
             if let Some(measured) = job.tiering.measured.as_ref().filter(|_| in_zswap) {
                 tried.add(job, measured);
@@ -89,8 +93,8 @@ impl Agent {
         self.compressor.sampled_at = tried.newest;
         let [Some(lzo), Some(lz4), Some(zstd)] = tried.offers else { return };
         let (offers, used) = ([lzo, lz4, zstd], Family::of_compressor(&machine.compressor));
-        let latency_max_us = tried.latency_max_us.unwrap_or_default();
-        let chosen = Family::ALL[compressor::choose(&offers, used as usize, tried.pages, latency_max_us)];
+        let accepted = Accepted { latency_max_us: tried.latency_max_us.unwrap_or_default(), at_once: tried.at_once };
+        let chosen = Family::ALL[compressor::choose(&offers, used as usize, tried.pages, accepted)];
         self.compressor.chosen = Some(chosen).filter(|&chosen| chosen != used);
         if chosen != used && !self.context.options.dry_run {
             self.compressor.changed_at = Some(now.since_boot);

@@ -45,6 +45,23 @@ fn the_compressor_that_stores_least_is_in_use_while_the_agent_runs() {
 }
 
 #[test]
+fn a_job_that_returns_at_once_gets_no_slow_compressor() {
+    for (decompress_us, expected) in [([3, 2, 8], "lzo"), ([3, 2, 4], "zstd")] {
+        let machine = machine();
+        let mut agent = sampled(&machine, "", Options::default(), [34, 40, 20]);
+        let job = &mut agent.jobs.get_mut(JOB).unwrap().job;
+        job.treatment.policy = config::Policy::Background;
+        let mut slower = [34, 40, 20].map(|percent| Compression { ratio: RatioPpm(percent * 10_000), decompress_us: 0 });
+        for (family, us) in slower.iter_mut().zip(decompress_us) {
+            family.decompress_us = us;
+        }
+        job.tiering.measured = Some(Measurement::new(Sample { pages: 64, incompressible: 0 }, slower));
+        agent.control(at(1_000));
+        assert_eq!(machine.get(COMPRESSOR), expected, "{decompress_us:?}");
+    }
+}
+
+#[test]
 fn others_keep_the_compressor_that_they_had() {
     let machine = machine();
     machine.put(POOL, &format!("{}\n", 64 << 20));
