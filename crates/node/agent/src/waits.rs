@@ -2,7 +2,8 @@
 //!
 //! The parts, none of which contains another:
 //! - swap-in: the kernel's count of the time in which swapped-out pages were read: decompression, and synchronous devices.
-//! - devices: the kernel's count of waits for block devices, as far as they were for memory that had left DRAM.
+//! - devices: the kernel's count of waits for block devices, as far as they were for memory that had left DRAM, and of the waits for a
+//!   processor that follow: a task that waited for a device queues for a processor afterwards, which a page in DRAM would not cost.
 //! - faults: the rest of the page faults around these reads, by their duration on pages of the agent.
 //! - reclaim: memory that the job's tasks had to reclaim themselves.
 //! - slow memory: estimated accesses times the latency of the slow node.
@@ -54,7 +55,7 @@ pub struct Latencies {
 pub struct Lost {
     /// In reads of swapped-out pages.
     pub swap_in_seconds: f64,
-    /// In waits for devices, for memory that had left DRAM.
+    /// In waits for devices, and then for a processor, for memory that had left DRAM.
     pub device_seconds: f64,
     /// In the page faults around these.
     pub fault_seconds: f64,
@@ -223,11 +224,13 @@ fn lost(delays: &Delays, returned: u64, elapsed: Duration, latencies: Latencies)
     // The kernel counts waits for a job's own files in the same number. Of these, as many are for far memory as pages returned.
     let io = delays.block_io;
     let far_io = if io.count == 0 { 0.0 } else { (returned as f64 / io.count as f64).min(1.0) };
+    // Each ends with a wait for a processor: assumed to be as long as the task's others on average.
+    let queued_ns = delays.run_queue.total_ns as f64 / delays.run_queue.count.max(1) as f64;
     let mean_ns = delays.swap_in.total_ns.checked_div(delays.swap_in.count).unwrap_or(0);
     let beside = latencies.fault.beside_reads_of(Duration::from_nanos(mean_ns));
     Lost {
         swap_in_seconds: seconds(delays.swap_in.total_ns),
-        device_seconds: seconds(io.total_ns) * far_io,
+        device_seconds: (seconds(io.total_ns) + io.count as f64 * queued_ns / 1e9) * far_io,
         fault_seconds: delays.swap_in.count as f64 * beside.as_secs_f64(),
         reclaim_seconds: seconds(delays.reclaim.total_ns),
         slow_seconds: latencies.slow_rate * latencies.slow_ns as f64 / 1e9 * elapsed.as_secs_f64(),
@@ -257,7 +260,13 @@ mod tests {
 
     #[test]
     fn the_parts_of_a_loss_are_apart() {
-        let delays = Delays { swap_in: delay(1000, 40), block_io: delay(10, 50), reclaim: delay(1, 7), thrashing: delay(9, 30) };
+        let delays = Delays {
+            swap_in: delay(1000, 40),
+            block_io: delay(10, 50),
+            run_queue: delay(200, 60),
+            reclaim: delay(1, 7),
+            thrashing: delay(9, 30),
+        };
         let latencies =
             Latencies { fault: Fault { beside: Duration::from_micros(2), ..Fault::default() }, slow_rate: 1000.0, slow_ns: 3_000 };
         let check = |returned, device_ms: f64| {
@@ -270,10 +279,11 @@ mod tests {
             near(found.slow_seconds, 6.0);
             near(found.seconds(), 55.0 + device_ms);
         };
-        // The job's own I/O is no loss; read-ahead makes more pages return than there were waits.
+        // The job's own I/O is no loss; read-ahead makes more pages return than there were waits. Each of the ten waits is followed by
+        // 0.3 ms for a processor.
         check(0, 0.0);
-        check(5, 25.0);
-        check(80, 50.0);
+        check(5, 26.5);
+        check(80, 53.0);
     }
 
     #[test]

@@ -40,6 +40,7 @@ const TYPE_STATS: u16 = 3;
 const TYPE_AGGREGATE_TGID: u16 = 5;
 
 /// Offsets in `struct taskstats` of a count of delays; their sum in nanoseconds follows it.
+const RUN_QUEUE: usize = 16;
 const BLOCK_IO: usize = 32;
 const SWAP_IN: usize = 48;
 const RECLAIM: usize = 312;
@@ -59,8 +60,10 @@ pub struct Delay {
 pub struct Delays {
     /// Reads of swapped-out pages: decompression by zswap, synchronous devices, and the submission of requests to others.
     pub swap_in: Delay,
-    /// Waits for block devices, for swapped-out pages as well as files.
+    /// Waits for block devices, for swapped-out pages as well as files. Each ends when the task may run again.
     pub block_io: Delay,
+    /// Waits for a processor, each time that the task could run.
+    pub run_queue: Delay,
     /// Reclaim of memory by the task itself.
     pub reclaim: Delay,
     /// Of the waits above, those for pages that belonged to the working set when they were evicted.
@@ -87,6 +90,7 @@ impl AddAssign for Delays {
     fn add_assign(&mut self, more: Self) {
         self.swap_in += more.swap_in;
         self.block_io += more.block_io;
+        self.run_queue += more.run_queue;
         self.reclaim += more.reclaim;
         self.thrashing += more.thrashing;
     }
@@ -99,6 +103,7 @@ impl Sub for Delays {
         Self {
             swap_in: self.swap_in - before.swap_in,
             block_io: self.block_io - before.block_io,
+            run_queue: self.run_queue - before.run_queue,
             reclaim: self.reclaim - before.reclaim,
             thrashing: self.thrashing - before.thrashing,
         }
@@ -242,7 +247,13 @@ fn attribute(mut attributes: &[u8], wanted: u16) -> Option<&[u8]> {
 fn parse(stats: &[u8]) -> Option<Delays> {
     let number = |at: usize| Some(u64::from_ne_bytes(stats.get(at..at + 8)?.try_into().ok()?));
     let delay = |at: usize| Some(Delay { count: number(at)?, total_ns: number(at + 8)? });
-    Some(Delays { swap_in: delay(SWAP_IN)?, block_io: delay(BLOCK_IO)?, reclaim: delay(RECLAIM)?, thrashing: delay(THRASHING)? })
+    Some(Delays {
+        swap_in: delay(SWAP_IN)?,
+        block_io: delay(BLOCK_IO)?,
+        run_queue: delay(RUN_QUEUE)?,
+        reclaim: delay(RECLAIM)?,
+        thrashing: delay(THRASHING)?,
+    })
 }
 
 fn half(bytes: &[u8], at: usize) -> Option<u16> {
@@ -261,7 +272,7 @@ mod tests {
     /// A kernel's answer: a padding attribute comes before the statistics where these must be aligned.
     fn answer(sequence: u32) -> Vec<u8> {
         let mut stats = vec![0; 352];
-        for (at, value) in [(BLOCK_IO, 3_u64), (BLOCK_IO + 8, 900), (SWAP_IN, 5), (SWAP_IN + 8, 70), (THRASHING + 8, 11)] {
+        for (at, value) in [(BLOCK_IO, 3_u64), (BLOCK_IO + 8, 900), (SWAP_IN, 5), (SWAP_IN + 8, 70), (RUN_QUEUE, 8), (THRASHING + 8, 11)] {
             stats[at..at + 8].copy_from_slice(&value.to_ne_bytes());
         }
         let attribute = |kind: u16, value: &[u8]| {
@@ -284,6 +295,7 @@ mod tests {
         let found = read(&answer(9)).unwrap();
         assert_eq!(found.block_io, Delay { count: 3, total_ns: 900 });
         assert_eq!(found.swap_in, Delay { count: 5, total_ns: 70 });
+        assert_eq!(found.run_queue, Delay { count: 8, total_ns: 0 });
         assert_eq!((found.reclaim, found.thrashing), (Delay::default(), Delay { count: 0, total_ns: 11 }));
         assert_eq!(payload(&answer(8), 9), Ok(None), "an answer to an earlier request");
     }
