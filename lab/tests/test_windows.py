@@ -25,5 +25,7 @@ def test_the_larger_stall_counts(memory_us: int, io_us: int, ratio: float) -> No
 
 @pytest.mark.parametrize(("before", "now", "slowdown"), [(0.01, 0.015, 0.005), (0.02, 0.02, 0.0), (0.02, 0.01, -0.01)])
 def test_slowdown_is_the_additional_access_time(before: float, now: float, slowdown: float) -> None:
-    windows = [Window(stall_ratio=0, access_ratio=ratio, ops_per_s=60, p99_us=1) for ratio in (before, now)]
+    windows = [
+        Window(stall_ratio=0, access_ratio=ratio, faulted_ratio=0, ops_per_s=60, p99_us=1) for ratio in (before, now)
+    ]
     assert windows[1].slowdown_ratio(windows[0]) == pytest.approx(slowdown)

@@ -44,6 +44,8 @@ class Window:
     """Share of the time in which some task stalled on memory or on I/O, whichever is larger."""
     access_ratio: float
     """Share of the time that the job spent on reading its memory; page faults increase it."""
+    faulted_ratio: float
+    """Share of the time that the job spent on reads during which it had a page fault; part of `access_ratio`."""
     ops_per_s: float
     p99_us: float
     """Median over the seconds' 99th percentiles."""
@@ -69,12 +71,17 @@ def watch(workloads: Sequence[Workload], seconds: int) -> list[Window]:
         windows.append(
             Window(
                 stall_ratio=stalls,
-                access_ratio=sum(line["access_us"] for line in lines) / (1e6 * len(lines)),
+                access_ratio=_time_ratio(lines, "access_us"),
+                faulted_ratio=_time_ratio(lines, "faulted_us"),
                 ops_per_s=sum(line["ops"] for line in lines) / len(lines),
                 p99_us=statistics.median(line["p99_us"] for line in lines if line["p99_us"] is not None),
             )
         )
     return windows
+
+
+def _time_ratio(lines: Sequence[dict[str, Any]], key: str) -> float:
+    return float(sum(line[key] for line in lines) / (1e6 * len(lines)))
 
 
 def settled(workload: Workload, seconds: int = 1) -> None:
