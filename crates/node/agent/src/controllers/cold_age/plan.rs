@@ -76,15 +76,15 @@ impl Plan {
 
 /// Whether the kernel's lists give the pages that the exact actuator cannot move.
 ///
-/// `memory.reclaim` takes the pages that it finds coldest, which may be others. What it took is compared with how many of the cold
-/// pages have gone at the next plan: unless that is half of it, the lists are not asked for some plans, at each failure for twice as
-/// many.
+/// `memory.reclaim` takes the pages that it finds coldest, which may be others, or none: pages that zswap has refused stay, and each
+/// request compresses them once more. What it took is compared with how many of the cold pages have gone at the next plan: unless that
+/// is half of it, or if it took nothing, the lists are not asked for some plans, at each failure for twice as many.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Lists {
     /// Cold pages that the exact actuator could not move, at the last plan.
     before: Pages,
-    /// Pages taken since.
-    taken: Pages,
+    /// Pages taken since; `None` if the lists were not asked.
+    taken: Option<Pages>,
     /// Failures in a row.
     failures: u32,
     /// Plans to wait for.
@@ -100,9 +100,8 @@ impl Lists {
             self.wait -= 1;
             return false;
         }
-        if self.taken > Pages::ZERO {
-            let failed = self.before - elsewhere < Pages(self.taken.0 / 2);
-            self.taken = Pages::ZERO;
+        if let Some(taken) = self.taken.take() {
+            let failed = taken == Pages::ZERO || self.before - elsewhere < Pages(taken.0 / 2);
             self.failures = if failed { (self.failures + 1).min(FAILURES_MAX) } else { 0 };
             if failed {
                 self.wait = (1 << self.failures) - 1;
@@ -115,7 +114,7 @@ impl Lists {
 
     /// Takes in what a request took.
     pub(super) fn took(&mut self, pages: Pages) {
-        self.taken += pages;
+        *self.taken.get_or_insert_default() += pages;
     }
 }
 
@@ -161,6 +160,8 @@ mod tests {
         assert!(!lists.may_be_asked(Pages(1_400)));
         assert!(!lists.may_be_asked(Pages(1_400)));
         assert!(lists.may_be_asked(Pages(1_400)), "the wait is short again");
+        lists.took(Pages::ZERO);
+        assert!(!lists.may_be_asked(Pages(1_400)), "nothing came");
     }
 
     #[test]
