@@ -68,13 +68,7 @@ pub struct Order<'a> {
 ///
 /// # Errors
 /// Any error except the end of a process, which ends its part of the plan.
-pub fn step(
-    roots: &Roots,
-    walker: &mut Walker,
-    tracker: &mut dyn Tracker,
-    cursor: &mut Cursor,
-    order: Order<'_>,
-) -> Result<Asked> {
+pub fn step(roots: &Roots, walker: &mut Walker, tracker: &mut dyn Tracker, cursor: &mut Cursor, order: Order<'_>) -> Result<Asked> {
     let Some(&pid) = cursor.pids.last() else {
         return Ok(Asked { finished: true, ..Asked::default() });
     };

@@ -55,9 +55,11 @@ impl Plan {
     }
 
     /// Continues with the cold pages that the exact actuator cannot move: those that several processes map, and shared memory that
-    /// none maps. Returns whether there are any, and `lists` may be asked.
-    pub(super) fn turn_to_lists(&mut self, lists: &mut Lists) -> bool {
-        let elsewhere = self.cold - self.found;
+    /// none maps. Returns whether there are any, and `lists` may be asked. `cached` are the job's pages in the swap cache: no process
+    /// maps them either, but they have been asked for, and zswap refused them, or a device is writing them. Each further request would
+    /// compress them in vain.
+    pub(super) fn turn_to_lists(&mut self, lists: &mut Lists, cached: Pages) -> bool {
+        let elsewhere = self.cold - self.found - cached;
         let step = FIRST.to_pages(kernel::page_size());
         if self.by_lists || elsewhere < step || !lists.may_be_asked(elsewhere) {
             return false;
@@ -134,12 +136,16 @@ mod tests {
         let mut first = plan(10_000);
         first.found(Pages(4_000));
         first.took(Pages(3_900), Pages(3_900), Pages::ZERO);
-        assert!(first.turn_to_lists(&mut lists));
+        assert!(first.turn_to_lists(&mut lists, Pages::ZERO));
         assert_eq!((first.left, first.by_lists), (Pages(6_000), true));
-        assert!(!first.turn_to_lists(&mut lists), "once in a plan");
+        assert!(!first.turn_to_lists(&mut lists, Pages::ZERO), "once in a plan");
         let mut all = plan(10_000);
         all.found(Pages(9_990));
-        assert!(!all.turn_to_lists(&mut lists), "less than a request");
+        assert!(!all.turn_to_lists(&mut lists, Pages::ZERO), "less than a request");
+        let mut refused = plan(10_000);
+        refused.found(Pages(4_000));
+        assert!(!refused.turn_to_lists(&mut lists, Pages(5_900)), "they are in the swap cache");
+        assert!(refused.turn_to_lists(&mut lists, Pages(3_000)) && refused.left == Pages(3_000));
     }
 
     #[test]
