@@ -224,6 +224,8 @@ settings::tables! {
             "How long until a job with incompressible memory is sampled again.";
         sample_pages: u32 = Unit::Count, "64" in "1" ..= "4096",
             "How many cold pages of a job are compressed as a sample.";
+        each_page: bool = Unit::Bool, "false",
+            "Whether the agent compresses each page before it asks for its offload to zswap, and leaves one that exceeds `ratio` where it is until it is accessed (SDFM section 5.1). If false, zswap takes what saves any memory. Only where pages are moved one by one (`agent.actuator`).";
     }
 
     /// The trace: statistics of each job per entry period, as Parquet files in a directory or an object store, for the

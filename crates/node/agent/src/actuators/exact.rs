@@ -5,11 +5,13 @@ use std::collections::HashSet;
 use std::ops::Range;
 
 use kernel::madvise::PidFd;
+use kernel::pagemap::Entry;
 use kernel::{Result, Roots, process};
 use units::{Age, Pages};
 
 use super::{Asked, STEP_ENTRIES, push};
 use trackers::ages::{PageAges, Tracker};
+use trackers::compressibility::PageTest;
 use trackers::walk::{Flow, Walker};
 
 /// The position in a job's pages.
@@ -31,6 +33,8 @@ impl Cursor {
 #[derive(Debug, Default)]
 struct Batch {
     pages: Vec<Page>,
+    /// Others that are as cold, and whose offload was found to be in vain.
+    passed_over: Pages,
     /// Where the walk stopped; `None` at the end.
     stopped_at: Option<u64>,
 }
@@ -38,11 +42,25 @@ struct Batch {
 #[derive(Clone, Copy, Debug)]
 struct Page {
     address: u64,
+    entry: Entry,
     frame: u64,
     age: Age,
 }
 
-/// Offloads up to `limit` pages of `threshold` age or older and advances the cursor.
+/// What to offload of a job.
+#[derive(Debug)]
+pub struct Order<'a> {
+    /// Its cgroup.
+    pub job: &'a str,
+    /// The fewest scans that a page was idle.
+    pub threshold: Age,
+    /// The most pages.
+    pub limit: Pages,
+    /// Which pages are worth it; `None` for all.
+    pub test: Option<&'a mut PageTest>,
+}
+
+/// Carries out a part of the order, and advances the cursor.
 ///
 /// A pidfd pins the process before it is checked to be in the cgroup `job`, and before its pages are read: if its number is reused
 /// later, the kernel refuses the request instead of applying it to another process. One that has left the job ends its part of the
@@ -50,15 +68,7 @@ struct Page {
 ///
 /// # Errors
 /// Any error except the end of a process, which ends its part of the plan.
-pub fn step(
-    roots: &Roots,
-    walker: &mut Walker,
-    tracker: &mut dyn Tracker,
-    job: &str,
-    cursor: &mut Cursor,
-    threshold: Age,
-    limit: Pages,
-) -> Result<Asked> {
+pub fn step(roots: &Roots, walker: &mut Walker, tracker: &mut dyn Tracker, cursor: &mut Cursor, order: Order<'_>) -> Result<Asked> {
     let Some(&pid) = cursor.pids.last() else {
         return Ok(Asked { finished: true, ..Asked::default() });
     };
@@ -67,10 +77,14 @@ pub fn step(
     let mut stopped_at = None;
     let done = PidFd::open(pid).and_then(|pinned| {
         let Some(ages) = tracker.page_ages() else { return Ok(()) };
-        process::check_cgroup(roots, pid, job)?;
-        let batch = collect(roots, walker, ages, pid, cursor.address, threshold, limit)?;
+        process::check_cgroup(roots, pid, order.job)?;
+        let mut batch = collect(roots, walker, ages, (pid, cursor.address), &order)?;
         stopped_at = batch.stopped_at;
-        asked.found = Pages(batch.pages.len() as u64);
+        asked.found = batch.passed_over + Pages(batch.pages.len() as u64);
+        if let Some(test) = order.test {
+            let failed = batch.without_failing(|page| test.passes(roots, ages, pid, page.address, page.entry));
+            tracker.pass_over(&failed);
+        }
         let mut frames: Vec<u64> = batch.pages.iter().map(|page| page.frame).collect();
         let still_idle = tracker.still_idle(&frames)?;
         let mut ranges = Vec::new();
@@ -103,23 +117,40 @@ pub fn step(
     }
 }
 
-/// The next cold pages of `pid` from an address on.
+impl Batch {
+    /// Removes the pages that fail a test; returns their frames.
+    fn without_failing(&mut self, mut passes: impl FnMut(&Page) -> bool) -> Vec<u64> {
+        let mut failed = Vec::new();
+        self.pages.retain(|page| {
+            let passed = passes(page);
+            failed.extend((!passed).then_some(page.frame));
+            passed
+        });
+        failed
+    }
+}
+
+/// The next cold pages of a process from an address on.
 ///
 /// A page that other processes map as well is skipped: the kernel would not reclaim it for one of them (`mm/madvise.c`,
 /// `madvise_cold_or_pageout_pte_range`). Policy `cold_age` asks the kernel's lists for these pages.
-fn collect(roots: &Roots, walker: &mut Walker, ages: &dyn PageAges, pid: i32, from: u64, threshold: Age, limit: Pages) -> Result<Batch> {
+fn collect(roots: &Roots, walker: &mut Walker, ages: &dyn PageAges, (pid, from): (i32, u64), order: &Order<'_>) -> Result<Batch> {
     let mut batch = Batch::default();
     let reached = walker.walk(roots, pid, from, STEP_ENTRIES, &mut |address, entry| {
         if !entry.present() || !entry.exclusive() {
             return Flow::Continue;
         }
-        let Some(age) = ages.age(pid, address, entry).filter(|&age| age >= threshold) else { return Flow::Continue };
-        if batch.pages.len() as u64 >= limit.0 {
+        let Some(age) = ages.age(pid, address, entry).filter(|&age| age >= order.threshold) else { return Flow::Continue };
+        if order.test.is_some() && ages.is_passed_over(entry) {
+            batch.passed_over += Pages(1);
+            return Flow::Continue;
+        }
+        if batch.pages.len() as u64 >= order.limit.0 {
             batch.stopped_at = Some(address);
             return Flow::Stop;
         }
         // Frame numbers are hidden only without CAP_SYS_ADMIN, and then the trackers do not work either.
-        batch.pages.extend(entry.pfn().map(|frame| Page { address, frame, age }));
+        batch.pages.extend(entry.pfn().map(|frame| Page { address, entry, frame, age }));
         Flow::Continue
     })?;
     batch.stopped_at = batch.stopped_at.or(reached);

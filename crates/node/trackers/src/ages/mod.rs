@@ -24,6 +24,7 @@ mod generations;
 mod idle_files;
 pub mod lru_gen;
 pub mod page_idle;
+mod passed_over;
 pub mod sampled;
 
 pub use config::Tracker as Kind;
@@ -107,6 +108,9 @@ pub trait Tracker: Send {
     /// Records that reclaim of these page frames was requested from the kernel.
     fn reclaim_requested(&mut self, _frames: &[u64]) {}
 
+    /// Records that the offload of these page frames, found old by the last scan, is in vain until their pages are accessed.
+    fn pass_over(&mut self, _frames: &[u64]) {}
+
     /// Records that this number of pages of a job, its oldest, was swapped out.
     fn swapped_out(&mut self, _job: u64, _pages: Pages) {}
 
@@ -143,6 +147,11 @@ pub trait Tracker: Send {
 pub trait PageAges {
     /// Age of the page that `entry` maps at `address` of process `pid`; `None` if it belongs to no watched job.
     fn age(&self, pid: i32, address: u64, entry: Entry) -> Option<Age>;
+
+    /// Whether the page that `entry` maps was passed over, and not accessed since ([`Tracker::pass_over`]).
+    fn is_passed_over(&self, _entry: Entry) -> bool {
+        false
+    }
 
     /// Whether every page has an age. False for a sample: [`Self::age`] is `None` for pages that are not in it.
     fn are_complete(&self) -> bool {

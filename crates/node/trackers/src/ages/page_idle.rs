@@ -31,6 +31,7 @@ use kernel::{Result, Roots};
 use units::{Age, Bytes, Pages};
 
 use super::idle_files::{IdleFiles, MAX_COMPOUND};
+use super::passed_over::PassedOver;
 use super::{PageAges, Scan, Target, Tracker};
 
 /// Frames per bulk read: 512 KiB of flags. A multiple of [`MAX_COMPOUND`], so that no compound page on an LRU list
@@ -46,6 +47,7 @@ pub struct PageIdle {
     ranges: Vec<PfnRange>,
     /// Age of each page frame; zero for frames that are not watched.
     ages: Vec<FrameAge>,
+    passed_over: PassedOver,
     /// Time at which the pages of each job were last marked idle, by cgroup id.
     marked: HashMap<u64, Duration>,
     buffers: Buffers,
@@ -85,6 +87,7 @@ impl PageIdle {
             files: IdleFiles::open(roots)?,
             ranges,
             ages: vec![FrameAge::default(); usize::try_from(frames).unwrap_or(0)],
+            passed_over: PassedOver::default(),
             marked: HashMap::new(),
             buffers: Buffers { flags: vec![0; CHUNK], cgroups: vec![0; CHUNK], idle: vec![0; CHUNK / 64] },
         })
@@ -102,6 +105,7 @@ impl PageIdle {
         let count = count.min(words * 64);
         let frames = Frames { flags: &flags[..count], cgroups: &cgroups[..count], idle: &mut idle[..words] };
         age_frames(frames, &mut self.ages[start..start + count], owners, scans);
+        self.passed_over.scanned(start, &self.ages[start..start + count]);
         if idle[..words].iter().any(|&word| word != 0) {
             self.files.idle.write_chunk(first, &idle[..words])?;
         }
@@ -247,12 +251,22 @@ impl Tracker for PageIdle {
             }
         }
     }
+
+    fn pass_over(&mut self, frames: &[u64]) {
+        for &frame in frames {
+            self.passed_over.add(frame, self.ages.len());
+        }
+    }
 }
 
 impl PageAges for PageIdle {
     fn age(&self, _pid: i32, _address: u64, entry: pagemap::Entry) -> Option<Age> {
         let frame = usize::try_from(entry.pfn()?).ok()?;
         self.ages.get(frame).map(|frame| Age(frame.age))
+    }
+
+    fn is_passed_over(&self, entry: pagemap::Entry) -> bool {
+        entry.pfn().is_some_and(|frame| self.passed_over.has(frame))
     }
 
     fn hide_access(&self, _: i32, _: u64, entry: pagemap::Entry, access: &mut dyn FnMut()) {
@@ -379,6 +393,7 @@ mod tests {
             files: IdleFiles::open(&roots).unwrap(),
             ranges: Vec::new(),
             ages: Vec::new(),
+            passed_over: PassedOver::default(),
             marked: HashMap::new(),
             buffers: Buffers { flags: Vec::new(), cgroups: Vec::new(), idle: Vec::new() },
         };

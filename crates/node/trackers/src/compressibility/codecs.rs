@@ -59,6 +59,11 @@ impl Codecs {
         }
     }
 
+    /// The compressed size of a page in bytes; the page's own if it is incompressible.
+    pub(super) fn payload(&mut self, family: Family, page: &[u8]) -> usize {
+        self.pack(family, page).map_or(page.len(), |()| self.packed.len().min(page.len()))
+    }
+
     /// Compresses `page` into `self.packed`.
     fn pack(&mut self, family: Family, page: &[u8]) -> Option<()> {
         self.packed.clear();

@@ -5,6 +5,7 @@
 mod codecs;
 mod family;
 mod lzo;
+mod page_test;
 #[cfg(test)]
 mod pages;
 mod zsmalloc;
@@ -21,6 +22,7 @@ use crate::walk::{Flow, Walker};
 use codecs::Codecs;
 
 pub use family::Family;
+pub use page_test::PageTest;
 
 /// Which pages to sample, and when a page counts as incompressible.
 #[derive(Clone, Copy, Debug)]
@@ -139,6 +141,10 @@ pub fn measure(roots: &Roots, walker: &mut Walker, pids: &[i32], ages: Option<&d
     Ok(tally.finish())
 }
 
+fn codecs() -> Result<Codecs> {
+    Codecs::new().map_err(|source| Error::Io { path: "zstd".into(), op: "set up", source })
+}
+
 /// Sums over the sampled pages.
 struct Tally {
     codecs: Codecs,
@@ -152,9 +158,8 @@ struct Tally {
 
 impl Tally {
     fn new() -> Result<Self> {
-        let failed = |source| Error::Io { path: "zstd".into(), op: "set up", source };
         Ok(Self {
-            codecs: Codecs::new().map_err(failed)?,
+            codecs: codecs()?,
             sample: Sample { pages: 0, incompressible: 0 },
             original_bytes: 0,
             stored_bytes: [0; 3],

@@ -2,13 +2,16 @@
 
 use config::{Actuator, Tracker};
 use policy::balance::AnonFileBias;
+use policy::tiering::row::Accounting;
+use trackers::compressibility::PageTest;
 use units::{Bytes, Pages};
 
 use super::ColdAge;
 use super::plan::{FIRST, Plan};
-use crate::actuators::exact;
+use crate::actuators::exact::{self, Order};
 use crate::actuators::{self, Asked, lru};
 use crate::context::Context;
+use crate::controllers::tiering;
 use crate::job::Job;
 use crate::reclaim::{charge, count, note_stored, reclaim};
 use crate::swap_room::took_page_cache;
@@ -44,7 +47,7 @@ impl ColdAge {
             finished || offloaded == Pages::ZERO
         } else {
             plan.found(asked.found);
-            finished && !(is_exact(job, context) && plan.turn_to_lists(&mut self.lists))
+            finished && !(is_exact(job, context) && plan.turn_to_lists(&mut self.lists, after.cached.to_pages(kernel::page_size())))
         };
         let more = !finished && !refused;
         job.account_offload(asked.pages, asked.ages, offloaded, plan.threshold);
@@ -108,9 +111,17 @@ fn ask_reclaim(job: &Job, context: &mut Context, limit: Pages) -> kernel::Result
     Ok(Asked { pages: limit, ..Asked::default() })
 }
 
+/// The test of single pages, if it is configured and the job's memory goes to where pages are compressed.
+fn page_test(job: &Job, context: &Context) -> kernel::Result<Option<PageTest>> {
+    let knobs = &context.config.incompressible;
+    let compressed = job.tiering.tier().is_none_or(|tier| tier.accounting == Accounting::Compressed);
+    (knobs.each_page && compressed).then(|| PageTest::new(tiering::family(context), knobs.ratio)).transpose()
+}
+
 /// Asks the kernel for up to `limit` pages of the plan, by the job's actuator.
 fn ask(job: &Job, context: &mut Context, plan: &mut Plan, limit: Pages) -> kernel::Result<Asked> {
     let (kind, configured) = (job.tracker.0, context.config.agent.actuator);
+    let mut test = page_test(job, context)?;
     let Some(tracker) = context.trackers.get_mut(kind) else { return Ok(Asked { finished: true, ..Asked::default() }) };
     match (actuators::choose(configured, kind), &context.kernel.lru) {
         (Actuator::LruGen, Some(files)) => {
@@ -121,7 +132,8 @@ fn ask(job: &Job, context: &mut Context, plan: &mut Plan, limit: Pages) -> kerne
         (Actuator::MemoryReclaim | Actuator::LruGen, _) => ask_reclaim(job, context, limit),
         (Actuator::Exact | Actuator::Auto, _) => {
             let (roots, walker) = (&context.kernel.roots, &mut context.kernel.walker);
-            exact::step(roots, walker, tracker.as_mut(), job.path(), &mut plan.cursor, plan.threshold, limit)
+            let order = Order { job: job.path(), threshold: plan.threshold, limit, test: test.as_mut() };
+            exact::step(roots, walker, tracker.as_mut(), &mut plan.cursor, order)
         }
     }
 }

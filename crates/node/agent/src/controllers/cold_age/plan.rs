@@ -55,9 +55,11 @@ impl Plan {
     }
 
     /// Continues with the cold pages that the exact actuator cannot move: those that several processes map, and shared memory that
-    /// none maps. Returns whether there are any, and `lists` may be asked.
-    pub(super) fn turn_to_lists(&mut self, lists: &mut Lists) -> bool {
-        let elsewhere = self.cold - self.found;
+    /// none maps. Returns whether there are any, and `lists` may be asked. `cached` are the job's pages in the swap cache: no process
+    /// maps them either, but they have been asked for, and zswap refused them, or a device is writing them. Each further request would
+    /// compress them in vain.
+    pub(super) fn turn_to_lists(&mut self, lists: &mut Lists, cached: Pages) -> bool {
+        let elsewhere = self.cold - self.found - cached;
         let step = FIRST.to_pages(kernel::page_size());
         if self.by_lists || elsewhere < step || !lists.may_be_asked(elsewhere) {
             return false;
@@ -76,15 +78,15 @@ impl Plan {
 
 /// Whether the kernel's lists give the pages that the exact actuator cannot move.
 ///
-/// `memory.reclaim` takes the pages that it finds coldest, which may be others. What it took is compared with how many of the cold
-/// pages have gone at the next plan: unless that is half of it, the lists are not asked for some plans, at each failure for twice as
-/// many.
+/// `memory.reclaim` takes the pages that it finds coldest, which may be others, or none: pages that zswap has refused stay, and each
+/// request compresses them once more. What it took is compared with how many of the cold pages have gone at the next plan: unless that
+/// is half of it, or if it took nothing, the lists are not asked for some plans, at each failure for twice as many.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Lists {
     /// Cold pages that the exact actuator could not move, at the last plan.
     before: Pages,
-    /// Pages taken since.
-    taken: Pages,
+    /// Pages taken since; `None` if the lists were not asked.
+    taken: Option<Pages>,
     /// Failures in a row.
     failures: u32,
     /// Plans to wait for.
@@ -100,9 +102,8 @@ impl Lists {
             self.wait -= 1;
             return false;
         }
-        if self.taken > Pages::ZERO {
-            let failed = self.before - elsewhere < Pages(self.taken.0 / 2);
-            self.taken = Pages::ZERO;
+        if let Some(taken) = self.taken.take() {
+            let failed = taken == Pages::ZERO || self.before - elsewhere < Pages(taken.0 / 2);
             self.failures = if failed { (self.failures + 1).min(FAILURES_MAX) } else { 0 };
             if failed {
                 self.wait = (1 << self.failures) - 1;
@@ -115,7 +116,7 @@ impl Lists {
 
     /// Takes in what a request took.
     pub(super) fn took(&mut self, pages: Pages) {
-        self.taken += pages;
+        *self.taken.get_or_insert_default() += pages;
     }
 }
 
@@ -135,12 +136,16 @@ mod tests {
         let mut first = plan(10_000);
         first.found(Pages(4_000));
         first.took(Pages(3_900), Pages(3_900), Pages::ZERO);
-        assert!(first.turn_to_lists(&mut lists));
+        assert!(first.turn_to_lists(&mut lists, Pages::ZERO));
         assert_eq!((first.left, first.by_lists), (Pages(6_000), true));
-        assert!(!first.turn_to_lists(&mut lists), "once in a plan");
+        assert!(!first.turn_to_lists(&mut lists, Pages::ZERO), "once in a plan");
         let mut all = plan(10_000);
         all.found(Pages(9_990));
-        assert!(!all.turn_to_lists(&mut lists), "less than a request");
+        assert!(!all.turn_to_lists(&mut lists, Pages::ZERO), "less than a request");
+        let mut refused = plan(10_000);
+        refused.found(Pages(4_000));
+        assert!(!refused.turn_to_lists(&mut lists, Pages(5_900)), "they are in the swap cache");
+        assert!(refused.turn_to_lists(&mut lists, Pages(3_000)) && refused.left == Pages(3_000));
     }
 
     #[test]
@@ -161,6 +166,8 @@ mod tests {
         assert!(!lists.may_be_asked(Pages(1_400)));
         assert!(!lists.may_be_asked(Pages(1_400)));
         assert!(lists.may_be_asked(Pages(1_400)), "the wait is short again");
+        lists.took(Pages::ZERO);
+        assert!(!lists.may_be_asked(Pages(1_400)), "nothing came");
     }
 
     #[test]
