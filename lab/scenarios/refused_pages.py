@@ -6,6 +6,7 @@ they are offloaded, and stay in the swap cache. Each further attempt would compr
 the kernel's counts of refused pages.
 """
 
+from itertools import pairwise
 from typing import Any
 
 from thermolab import node, offload, programs, truth
@@ -58,7 +59,7 @@ def _offload(lab: Lab, settings: node.Settings) -> dict[str, Any]:
         job = offload.offloaded(agent, "/mixed")
         agent.stop()
     pages = REFUSED_MIB * MIB // 4096
-    first, again = ((after - before) / pages for before, after in zip(counts[:2], counts[1:], strict=True))
+    first, again = ((after - before) / pages for before, after in pairwise(counts))
     return {
         "first_attempts_per_page": first,
         "attempts_per_page": again,
