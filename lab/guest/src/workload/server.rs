@@ -70,7 +70,18 @@ impl<'a> Server<'a> {
             let _ = place.popularity.lock();
         }
         let (start_ns, latencies) = (monotonic_ns(), Latencies::new()?);
-        Ok(Self { spec, places, rng, start_ns, served: 0, seconds: 0, latencies, access_ns: 0, access_before_ns: 0, faulted: Faulted::default() })
+        Ok(Self {
+            spec,
+            places,
+            rng,
+            start_ns,
+            served: 0,
+            seconds: 0,
+            latencies,
+            access_ns: 0,
+            access_before_ns: 0,
+            faulted: Faulted::default(),
+        })
     }
 
     /// Returns when [`Server::turn`] has something to do, in nanoseconds of `CLOCK_MONOTONIC`.
