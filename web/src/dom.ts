@@ -1,6 +1,6 @@
 // Elements from data. Text is only ever set as text: names of jobs are chosen by users.
 
-type Child = Node | string | null | undefined;
+export type Child = Node | string | null | undefined;
 type Attributes = Record<string, string | number | boolean | ((event: Event) => void)>;
 
 export function h<K extends keyof HTMLElementTagNameMap>(name: K, attributes: Attributes = {}, ...children: Child[]): HTMLElementTagNameMap[K] {
@@ -27,8 +27,22 @@ export function cards(all: Card[]): HTMLElement {
   return h("dl", { class: "cards" }, ...all.map(card));
 }
 
+/** A table that is shown as it is, in a region that the keyboard can scroll. */
+export function list(label: string, heads: string[], rows: Child[][], kinds: string[]): HTMLElement {
+  const cells = (row: Child[]) => row.map((cell, column) => h("td", { class: kinds[column] ?? "text" }, cell));
+  const head = h("tr", {}, ...heads.map((title, column) => h("th", { scope: "col", class: kinds[column] ?? "text" }, title)));
+  const table = h("table", { class: "list" }, h("thead", {}, head), h("tbody", {}, ...rows.map((row) => h("tr", {}, ...cells(row)))));
+  return h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": label }, table);
+}
+
 /** An empty state or an error: what happened, and what to do. */
 export function panel(title: string, text: string, failed = false): HTMLElement {
   const attributes: Attributes = failed ? { class: "panel failed", role: "alert" } : { class: "panel" };
   return h("section", attributes, h("h2", {}, title), h("p", {}, text));
+}
+
+/** When a live source was read, and a button that shows the newest figures: while the focus is in a view, it does not change by itself. */
+export function readAt(text: string): HTMLElement {
+  const click = () => window.dispatchEvent(new Event("show-again"));
+  return h("div", { class: "controls" }, h("span", { class: "dim" }, text), h("button", { type: "button", class: "plain", id: "again", click }, "Show the newest"));
 }
