@@ -196,3 +196,24 @@ fn acted(action: Action) -> &'static str {
         Action::RollBack => "rolled back",
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use ::rollout::metric::Better;
+
+    use super::*;
+
+    #[test]
+    fn the_address_of_a_query_stays_on_the_server() {
+        let watched = Watched::Query {
+            url: "http://reader:secret@prometheus:9090".to_owned(),
+            query: "rate(errors_total[$since])".to_owned(),
+            machine_label: "instance".to_owned(),
+            better: Better::Lower,
+        };
+        let guard = Guard { name: "errors".to_owned(), watched, margin: Margin::Relative(0.1), limit: None, proof: false };
+        let shown = serde_json::to_string(&guard_row(&guard)).unwrap();
+        assert!(shown.contains("rate(errors_total[$since])") && shown.contains(r#""margin":{"relative":0.1}"#), "{shown}");
+        assert!(!shown.contains("secret") && !shown.contains("prometheus:9090"), "{shown}");
+    }
+}
