@@ -27,11 +27,14 @@ export function cards(all: Card[]): HTMLElement {
   return h("dl", { class: "cards" }, ...all.map(card));
 }
 
-/** A table that is shown as it is, in a region that the keyboard can scroll. */
-export function list(label: string, heads: string[], rows: Child[][], kinds: string[]): HTMLElement {
-  const cells = (row: Child[]) => row.map((cell, column) => h("td", { class: kinds[column] ?? "text" }, cell));
-  const head = h("tr", {}, ...heads.map((title, column) => h("th", { scope: "col", class: kinds[column] ?? "text" }, title)));
-  const table = h("table", { class: "list" }, h("thead", {}, head), h("tbody", {}, ...rows.map((row) => h("tr", {}, ...cells(row)))));
+/** A table that is shown as it is, in a region that the keyboard can scroll. `stacked`: a phone has a line for each cell. */
+export function list(label: string, heads: string[], rows: Child[][], kinds: string[], layout: "stacked" | "" = ""): HTMLElement {
+  const kind = (column: number) => kinds[column] ?? "text";
+  // Roles stay where a style makes blocks of cells.
+  const cells = (row: Child[]) => row.map((cell, column) => h("td", { role: "cell", class: kind(column), "data-head": heads[column] ?? "" }, cell));
+  const head = h("tr", { role: "row" }, ...heads.map((title, column) => h("th", { role: "columnheader", scope: "col", class: kind(column) }, title)));
+  const body = rows.map((row) => h("tr", { role: "row" }, ...cells(row)));
+  const table = h("table", { role: "table", class: `list ${layout}`.trim() }, h("thead", { role: "rowgroup" }, head), h("tbody", { role: "rowgroup" }, ...body));
   return h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": label }, table);
 }
 

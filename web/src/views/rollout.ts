@@ -14,7 +14,7 @@ function figure(value: number, unit: Guard["unit"]): string {
   const short = (number: number) => (number === 0 ? "0" : Number(number.toPrecision(3)).toString());
   if (unit === "ratio") return `${short(value * 100)} %`;
   if (unit === "ratio_per_min") return `${short(value * 100)} %/min`;
-  return unit === "per_job_day" ? `${short(value)} per job and day` : short(value);
+  return unit === "per_job_day" ? `${short(value)} /job-day` : short(value);
 }
 
 /** How much worse the guard lets machines with the bundle do. */
@@ -29,17 +29,22 @@ function mark(verdict: string | undefined): HTMLElement {
   return h("span", { class: kind }, verdict ?? "not judged");
 }
 
+/** An interval: the long unit is written once. */
+function interval(low: number, high: number, unit: Guard["unit"]): string {
+  return unit === "per_job_day" ? `${figure(low, "number")} to ${figure(high, unit)}` : `${figure(low, unit)} to ${figure(high, unit)}`;
+}
+
 function guards(rollout: Rollout, stage: Stage): HTMLElement {
   const judgements = new Map(stage.evaluation?.judgements.map((judgement) => [judgement.guard, judgement]));
   const row = (guard: Guard): Child[] => {
     const judgement = judgements.get(guard.name);
     const measured = judgement?.measured;
     const value = (of: number | undefined) => (of === undefined ? "-" : figure(of, guard.unit));
-    const name = h("div", {}, guard.name, h("small", {}, `${guard.watches}${guard.meaning ? `: ${guard.meaning}` : ""}`), judgement ? h("small", {}, judgement.why) : null);
-    const harm = measured ? `${value(measured.harm_lower)} to ${value(measured.harm_upper)}` : "-";
+    const name = h("div", {}, guard.name, h("small", {}, `${guard.watches}${guard.meaning ? `: ${guard.meaning}` : ""}`), judgement ? h("small", { class: "why" }, judgement.why) : null);
+    const harm = measured ? interval(measured.harm_lower, measured.harm_upper, guard.unit) : "-";
     return [name, mark(judgement?.verdict), harm, allowed(guard, judgement), value(measured?.control), value(measured?.treated), guard.proof ? "yes" : "no"];
   };
-  return list("Guards", ["guard", "verdict", "harm, bounds", "allowed", "control", "bundle", "proof"], rollout.guards.map(row), ["name", "text", "number", "number", "number less", "number less", "text less"]);
+  return list("Guards", ["guard", "verdict", "harm, bounds", "allowed", "control", "bundle", "proof"], rollout.guards.map(row), ["name", "text", "number", "number", "number", "number", "text"], "stacked");
 }
 
 function stages(rollout: Rollout, chosen: number): HTMLElement {
@@ -80,7 +85,7 @@ function figures(rollout: Rollout, stage: Stage): Card[] {
 
 function steps(rollout: Rollout): HTMLElement {
   const at = (row: number) => rollout.steps[row] as Rollout["steps"][number];
-  const when = (row: number) => (at(row).count === 1 ? time(at(row).unix_ms / 1000) : `${time(at(row).unix_ms / 1000)} to ${time(at(row).until_unix_ms / 1000)}`);
+  const when = (row: number) => time(at(row).until_unix_ms / 1000).replace(" UTC", "");
   return new SortedTable({
     label: "History",
     rows: rollout.steps.length,
@@ -88,7 +93,7 @@ function steps(rollout: Rollout): HTMLElement {
     kept: history,
     found: (row) => `${at(row).stage} ${at(row).what} ${at(row).why}`,
     columns: [
-      { title: "time", kind: "text", text: when, key: (row) => at(row).unix_ms },
+      { title: "time, UTC", kind: "text", text: when, key: (row) => at(row).until_unix_ms },
       { title: "stage", kind: "text", text: (row) => at(row).stage, key: (row) => at(row).stage, less: true },
       { title: "step", kind: "text", text: (row) => (at(row).count === 1 ? at(row).what : `${at(row).what}, ${count(at(row).count)} times`), key: (row) => at(row).what, mark: (row) => (at(row).what === "rolled back" ? "bad" : "") },
       { title: "reason", kind: "name", text: (row) => at(row).why, key: (row) => at(row).why },
@@ -116,7 +121,7 @@ export async function rolloutView(parts: string[]): Promise<Node[]> {
   if (rollout.knobs !== null && rollout.knobs.length > 0) {
     nodes.push(h("h2", {}, "What the bundle sets"), list("Knobs of the bundle", ["knob", "value"], rollout.knobs, ["name", "text"]));
   }
-  nodes.push(h("h2", {}, "History"), steps(rollout));
+  nodes.push(h("h2", {}, "History"), h("p", { class: "dim" }, "Holds of a stage in a row are one line, with the time and the reason of the last."), steps(rollout));
   if (rollout.steps_left_out > 0) nodes.push(h("p", { class: "dim" }, `${count(rollout.steps_left_out)} earlier steps are not listed; thermocline rollout status --last shows them.`));
   return nodes;
 }
