@@ -122,7 +122,7 @@ test("the keyboard reaches the guards of a stage, and markup in a reason is text
     await tab.keyboard.press("Enter");
     await tab.waitForSelector('#content[data-view="rollout/stage/0"]');
     const guards = await rows(tab, "Guards");
-    assert.deepEqual(guards.map((cells) => cells[1].toLowerCase()), ["pass", "pass"]);
+    assert.deepEqual(guards.map((cells) => cells[1].toLowerCase()), ["pass", "hold"]);
     assert.ok((await content(tab)).includes("<b>inspection</b>"));
     assert.equal(await tab.locator("#content b").count(), 0);
   });
@@ -143,7 +143,7 @@ test("a pool shows its memory, hosts, guests and faults", async () => {
     assert.ok((await content(tab)).includes("<i>guest 7</i>"));
     assert.equal(await tab.locator("#content i").count(), 0);
   });
-  await opened(running.url, "pool/host/nobody", {}, async (tab) => assert.ok((await content(tab)).includes("no host nobody")));
+  await opened(running.url, "pool/host/none", {}, async (tab) => assert.ok((await content(tab)).includes("no host none")));
 });
 
 test("arrow keys read the slices of the map, and Enter opens a host", async () => {
@@ -175,7 +175,7 @@ test("arrow keys read the slices of the map, and Enter opens a host", async () =
   });
 });
 
-test("a view that nobody reads is drawn again, one that has the focus waits for the button", async () => {
+test("a view without the focus is drawn again, one with it waits for the button", async () => {
   const { page: tab, close } = await page(chromium);
   await tab.goto(`${running.url}#pool`);
   await tab.waitForSelector("#again");

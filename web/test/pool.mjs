@@ -24,19 +24,30 @@ async function all(count, act) {
   await Promise.all(Array.from({ length: AT_ONCE }, worker));
 }
 
+/** A lease and a guest for every host. Without certificates, every client may act for all. */
+async function fill(url, names) {
+  await post(`${url}/v1/emcs/1/failed`, {});
+  await all(names.length, async (host) => {
+    const at = `${url}/v1/hosts/${names[host]}`;
+    const { epoch } = await post(`${at}/lease`, { instance: `start ${host}` });
+    await post(`${at}/assignments`, { epoch, request: `first-${host}`, vm: host === 7 ? "<i>guest 7</i>" : `guest-${host}`, slices: 1 + (host % 3) });
+  });
+}
+
 /** A manager of so many hosts, each with one guest of one to three slices; the second of two controllers has failed. */
 export async function pool_(hosts, slices) {
   const directory = scratch();
   const names = Array.from({ length: hosts }, (_, host) => `host-${String(host).padStart(4, "0")}`);
   const lines = [
     'listen = "127.0.0.1:0"', 'ledger = "ledger.redb"', 'pool_dir = "pool"', 'slice_size = "128MiB"', 'lease = "1h"',
-    `emcs = [{ slices = ${slices - 64} }, { slices = 64 }]`, `hosts = ${JSON.stringify(names)}`,
+    `emcs = [{ slices = ${slices - 64} }, { slices = 64 }]`, `hosts = ${JSON.stringify(names)}`, 'operators = ["operator"]',
   ];
   const config = join(directory, "pool.toml");
   writeFileSync(config, `${lines.join("\n")}\n`);
   // The slices are sparse files, and no guest writes to them.
   execFileSync(PROGRAM, ["pool", "manager", "init", "--overcommit", "--config", config]);
   const child = spawn(PROGRAM, ["pool", "manager", "--insecure-loopback", "--config", config], { stdio: ["ignore", "ignore", "pipe"] });
+  const stop = () => child.kill("SIGTERM");
   const output = createInterface(child.stderr);
   const url = await new Promise((resolve, reject) => {
     output.on("line", (line) => {
@@ -45,11 +56,11 @@ export async function pool_(hosts, slices) {
     });
     child.once("exit", (code) => reject(new Error(`the pool manager exited with ${code}`)));
   });
-  await post(`${url}/v1/emcs/1/failed`, {});
-  await all(hosts, async (host) => {
-    const at = `${url}/v1/hosts/${names[host]}`;
-    const { epoch } = await post(`${at}/lease`, { instance: `start ${host}` });
-    await post(`${at}/assignments`, { epoch, request: `first-${host}`, vm: host === 7 ? "<i>guest 7</i>" : `guest-${host}`, slices: 1 + (host % 3) });
-  });
-  return { url, stop: () => child.kill("SIGTERM") };
+  try {
+    await fill(url, names);
+  } catch (error) {
+    stop();
+    throw error;
+  }
+  return { url, stop };
 }

@@ -4,7 +4,8 @@
 use std::collections::{BTreeMap, HashMap};
 
 use ::manager::api::{PoolStatus, SliceList, SliceState, SliceStatus};
-use anyhow::Result;
+use ::manager::client::Error;
+use anyhow::{Result, anyhow};
 use serde::Serialize;
 use serde_json::{Value, json};
 
@@ -41,8 +42,12 @@ struct Guest<'a> {
 /// Reads both tables of a manager: two requests, which change nothing.
 pub(crate) fn read(reach: &Reach) -> Result<Value> {
     let client = reach.client()?;
-    let (status, slices) = (client.pool()?, client.slices()?);
-    Ok(shape(reach.url(), &status, &slices))
+    let url = reach.url();
+    let advise = |error: Error| {
+        anyhow!("{error}; check --pool, --identity, and that the manager runs: `thermocline pool status --manager {url}` asks the same")
+    };
+    let (status, slices) = (client.pool().map_err(advise)?, client.slices().map_err(advise)?);
+    Ok(shape(url, &status, &slices))
 }
 
 fn shape(url: &str, status: &PoolStatus, list: &SliceList) -> Value {
@@ -124,7 +129,7 @@ fn faults(status: &PoolStatus) -> Vec<Value> {
     }
     for host in status.hosts.iter().filter(|host| host.slices.0 > 0 && host.lease_left_seconds.is_none()) {
         let what = format!("{} has {} slices and no lease", host.host, host.slices.0);
-        faults.push(fault(what, "Check `thermocline pool host` on that host: unused slices are reclaimed."));
+        faults.push(fault(what, "Check `thermocline pool host` on that host."));
     }
     for slice in &status.stuck {
         let holder = slice.host.as_deref().unwrap_or("a process without a lease");
