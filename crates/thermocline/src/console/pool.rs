@@ -1,6 +1,7 @@
 //! A pool, as its manager reports it, in the shape of the page: hosts with their leases, guests with their slices, the map of
 //! all slices, and what is wrong.
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
 
 use ::manager::api::{PoolStatus, SliceList, SliceState, SliceStatus};
@@ -112,7 +113,7 @@ fn guests<'a>(list: &'a SliceList, index: &HashMap<&str, usize>) -> Vec<Guest<'a
         guest.failed += u64::from(slice.state == SliceState::Failed);
     }
     let mut guests: Vec<_> = of.into_values().collect();
-    guests.sort_by(|a, b| b.slices.cmp(&a.slices));
+    guests.sort_by_key(|guest| Reverse(guest.slices));
     guests
 }
 
