@@ -33,14 +33,16 @@ export interface Plot {
 }
 
 const HEIGHT = 240;
-/** Width of the vertical axis. */
-const AXIS = 76;
+/** Width of the vertical axis: room for "0.01 %/min". */
+const AXIS = 84;
+/** Room to the right of a plot over other axes than time, whose last label is centred at the edge. */
+const EDGE = 32;
 /** The least distance between two marks: their labels must not touch. */
 const MARK = 52;
 
 /** As many marks as there is room for, at equal distances. */
 function fitting(marks: number[], width: number): number[] {
-  const room = Math.max(1, Math.floor((width - AXIS) / MARK));
+  const room = Math.max(1, Math.floor((width - AXIS - EDGE) / MARK));
   const step = Math.ceil(marks.length / room);
   return marks.filter((_, index) => index % step === 0);
 }
@@ -76,6 +78,7 @@ function options(plot: Plot, width: number): uPlot.Options {
     width,
     height: HEIGHT,
     tzDate: (seconds) => uPlot.tzDate(new Date(seconds * 1e3), "Etc/UTC"),
+    padding: [null, plot.overTime ? null : EDGE, null, null],
     cursor: { y: false },
     scales: {
       x: { time: plot.overTime },
