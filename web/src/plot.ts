@@ -34,7 +34,7 @@ export interface Plot {
 
 const HEIGHT = 240;
 /** Width of the vertical axis: room for "0.01 %/min". */
-const AXIS = 84;
+const AXIS = 92;
 /** Room to the right of a plot over other axes than time, whose last label is centred at the edge. */
 const EDGE = 32;
 /** The least distance between two marks: their labels must not touch. */

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use super::fleet::Fleet;
 use super::machine::Machine;
-use super::{live, rollout, what_if};
+use super::{rollout, what_if};
 use crate::fleet::traces::inputs::{Inputs, Local};
 use crate::output::describe;
 use crate::pool::status::Reach;
@@ -45,6 +45,32 @@ pub(super) enum View<T> {
     Ready(Arc<T>),
 }
 
+/// A view, and when it was read.
+#[derive(Debug)]
+pub(super) struct Timed<T> {
+    view: View<T>,
+    read_unix_ms: Option<u64>,
+}
+
+impl<T> Default for Timed<T> {
+    fn default() -> Self {
+        Self { view: View::Loading, read_unix_ms: None }
+    }
+}
+
+impl<T> Timed<T> {
+    pub(super) fn now(view: View<T>) -> Self {
+        Self { view, read_unix_ms: Some(now_unix_ms()) }
+    }
+
+    /// The state, as the page shows it.
+    fn state(&self) -> Value {
+        let mut state = self.view.state();
+        state["read_unix_ms"] = json!(self.read_unix_ms);
+        state
+    }
+}
+
 /// A fleet, with the answers that are the same for every request as JSON.
 struct FleetAnswers {
     fleet: Fleet,
@@ -57,8 +83,8 @@ pub(super) struct Views {
     machine: View<(Machine, Vec<u8>)>,
     fleet: View<FleetAnswers>,
     what_if: View<Vec<u8>>,
-    pub(super) rollout: live::Timed<Vec<u8>>,
-    pub(super) pool: live::Timed<Vec<u8>>,
+    pub(super) rollout: Timed<Vec<u8>>,
+    pub(super) pool: Timed<Vec<u8>>,
     read_unix_ms: Option<u64>,
 }
 

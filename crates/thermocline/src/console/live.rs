@@ -7,9 +7,8 @@ use std::time::Duration;
 use ::rollout::journal::Record;
 use anyhow::{Context, Result};
 use serde::Serialize;
-use serde_json::{Value, json};
 
-use super::data::{Data, Sources, View, json_of, now_unix_ms};
+use super::data::{Data, Sources, Timed, View, json_of, now_unix_ms};
 use super::{pool, rollout};
 use crate::fleet::rollout::status::NOT_STARTED;
 
@@ -18,32 +17,6 @@ const ROLLOUT_EVERY: Duration = Duration::from_secs(60);
 const POOL_EVERY: Duration = Duration::from_secs(10);
 /// The shortest time, whatever was requested: a reading is work for the store and the manager.
 const EVERY_MIN: Duration = Duration::from_secs(1);
-
-/// A view, and when it was read.
-#[derive(Debug)]
-pub(crate) struct Timed<T> {
-    pub(super) view: View<T>,
-    read_unix_ms: Option<u64>,
-}
-
-impl<T> Default for Timed<T> {
-    fn default() -> Self {
-        Self { view: View::Loading, read_unix_ms: None }
-    }
-}
-
-impl<T> Timed<T> {
-    fn now(view: View<T>) -> Self {
-        Self { view, read_unix_ms: Some(now_unix_ms()) }
-    }
-
-    /// The state, as the page shows it.
-    pub(super) fn state(&self) -> Value {
-        let mut state = self.view.state();
-        state["read_unix_ms"] = json!(self.read_unix_ms);
-        state
-    }
-}
 
 /// Adds the time of a reading to what was read.
 #[derive(Serialize)]
