@@ -69,13 +69,15 @@ console-page: ## the page of `thermocline console`, built from web/src into web/
 	cd web && npm ci --silent --no-audit --no-fund && npm run --silent check && npm run --silent build
 
 .PHONY: test-console
-test-console: toolchain ## the console in Chromium: flows, empty states, errors, 10,000 jobs and 30 days; needs Node.js; target/console
+test-console: toolchain ## the console in Chromium: flows, empty states, errors, 10,000 jobs and 30 days, a pool of 1,000 hosts; needs Node.js; target/console
 	@command -v chromium >/dev/null || { [ "$$(id -u)" = 0 ] || root=sudo; $$root apt-get install -qq -y --no-install-recommends chromium; }
 	cargo build --locked -p thermocline
 	cd web && npm ci --silent --no-audit --no-fund && npm run --silent check
-	rm -rf target/console/fleet && mkdir -p target/console/fleet
-	CONSOLE_FLEET=$(CURDIR)/target/console/fleet cargo test --locked -p thermocline --test console -- --ignored --exact write_the_fleet_of_the_browser_tests
-	cd web && THERMOCLINE=$(BUILT)/debug/thermocline CONSOLE_FLEET=$(CURDIR)/target/console/fleet node --test test/
+	rm -rf target/console/fleet target/console/rollouts && mkdir -p target/console/fleet target/console/rollouts
+	CONSOLE_FLEET=$(CURDIR)/target/console/fleet CONSOLE_ROLLOUTS=$(CURDIR)/target/console/rollouts cargo test --locked -p thermocline \
+		--test console -- --ignored
+	cd web && THERMOCLINE=$(BUILT)/debug/thermocline CONSOLE_FLEET=$(CURDIR)/target/console/fleet \
+		CONSOLE_ROLLOUTS=$(CURDIR)/target/console/rollouts node --test --test-concurrency=1 test/*.test.mjs
 
 .PHONY: test-cli
 test-cli: toolchain venv ## every command with missing, empty and garbage files, a full disk, a closed pipe, an interrupt

@@ -4,6 +4,8 @@
 export interface State {
   state: "absent" | "loading" | "failed" | "ready";
   why?: string;
+  /** Of a source that is read again and again. */
+  read_unix_ms?: number | null;
 }
 
 export interface Status {
@@ -12,6 +14,8 @@ export interface Status {
   machine: State;
   fleet: State;
   what_if: State;
+  rollout: State;
+  pool: State;
 }
 
 export interface MachineJob {
@@ -144,6 +148,129 @@ export interface WhatIf {
   best: (number | null)[];
 }
 
+export interface Measurement {
+  control: number;
+  treated: number;
+  harm_lower: number;
+  harm_upper: number;
+  margin: number;
+  control_machines: number;
+  treated_machines: number;
+}
+
+export interface Judgement {
+  guard: string;
+  verdict: "pass" | "hold" | "breach";
+  why: string;
+  measured: Measurement | null;
+}
+
+export interface Evaluation {
+  treated_machines: number;
+  control_machines: number;
+  covered_ms: number;
+  following: number;
+  judgements: Judgement[];
+}
+
+export interface Stage {
+  name: string;
+  share_ppm: number;
+  clusters: string[];
+  least_ms: number;
+  proof: boolean;
+  is: string;
+  evaluated_unix_ms: number | null;
+  evaluation: Evaluation | null;
+  decision: string | null;
+}
+
+export interface Guard {
+  name: string;
+  watches: string;
+  meaning: string;
+  unit: "ratio" | "ratio_per_min" | "per_job_day" | "number";
+  margin: { absolute: number } | { relative: number };
+  limit: number | null;
+  proof: boolean;
+}
+
+export interface Step {
+  number: number;
+  unix_ms: number;
+  until_unix_ms: number;
+  count: number;
+  stage: string;
+  what: string;
+  why: string;
+}
+
+export interface Rollout {
+  read_unix_ms: number;
+  rollout: string;
+  bundle: number;
+  bundle_id: string | null;
+  knobs: [string, string][] | null;
+  previous: number | null;
+  phase: string;
+  is: "running" | "stopped" | "rolled_back" | "finished";
+  place: string;
+  started_unix_ms: number;
+  since_unix_ms: number;
+  published_agrees: boolean | null;
+  published_problem: string | null;
+  control_ppm: number;
+  machines_min: number;
+  following_min: number;
+  false_rollbacks: number;
+  stage: number;
+  stages: Stage[];
+  guards: Guard[];
+  steps: Step[];
+  steps_left_out: number;
+}
+
+export interface SliceCounts {
+  free: number;
+  online: number;
+  offlining: number;
+  stuck: number;
+  scrubbing: number;
+  failed: number;
+}
+
+export interface PoolHost {
+  host: string;
+  epoch: number;
+  instance: string;
+  lease_left_seconds: number | null;
+  vms: number;
+  slices: number;
+}
+
+/** The slices of one controller: a letter, a host and a guest each. */
+export interface SliceMap {
+  emc: number;
+  works: boolean;
+  states: string;
+  hosts: (number | null)[];
+  guests: (string | null)[];
+}
+
+export interface Pool {
+  read_unix_ms: number;
+  manager: string;
+  slice_bytes: number;
+  slices: SliceCounts;
+  grantable: number;
+  buffer_slices: number;
+  hosts: PoolHost[];
+  guests: { vm: string; host: number | null; emc: number; slices: number; failed: number }[];
+  guests_left_out: number;
+  maps: SliceMap[];
+  faults: { what: string; remedy: string }[];
+}
+
 /** The server has no answer: the source is absent, is being read, or cannot be read. */
 export class NotReady extends Error {
   constructor(readonly state: State) {
@@ -163,6 +290,9 @@ export function setToken(token: string): void {
 export function hasToken(): boolean {
   return sessionStorage.getItem(TOKEN) !== null;
 }
+
+/** Answers that may differ each time. */
+const LIVE = ["status", "rollout", "pool"];
 
 /** Answers that do not change until the sources are read again. */
 const answers = new Map<string, unknown>();
@@ -187,6 +317,6 @@ export async function get<T>(path: string): Promise<T> {
   if (!response.ok) {
     throw new Error(`/api/${path}: ${(body as { error?: string }).error ?? `status ${response.status}`}`);
   }
-  if (path !== "status") answers.set(path, body);
+  if (!LIVE.includes(path)) answers.set(path, body);
   return body as T;
 }

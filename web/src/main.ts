@@ -7,19 +7,25 @@ import { failure } from "./views/failure";
 import { fleetView } from "./views/fleet";
 import { jobsView } from "./views/jobs";
 import { machineView } from "./views/machine";
+import { poolView } from "./views/pool";
+import { rolloutView } from "./views/rollout";
 import { forgetChoice, whatIfView } from "./views/whatif";
 
 type View = (parts: string[]) => Promise<Node[]>;
 
-const VIEWS: Record<string, { title: string; view: View; source: "machine" | "fleet" | "what_if" }> = {
+/** `live`: its source is read again and again. */
+const VIEWS: Record<string, { title: string; view: View; source: "machine" | "fleet" | "what_if" | "rollout" | "pool"; live?: boolean }> = {
   machine: { title: "Machine", view: machineView, source: "machine" },
   fleet: { title: "Fleet", view: fleetView, source: "fleet" },
   jobs: { title: "Jobs", view: jobsView, source: "fleet" },
   "what-if": { title: "What if", view: whatIfView, source: "what_if" },
+  rollout: { title: "Rollout", view: rolloutView, source: "rollout", live: true },
+  pool: { title: "Pool", view: poolView, source: "pool", live: true },
 };
 
 /** Time between two questions for the state: short while something is being read. */
 const POLL_READING_MS = 1_000;
+const POLL_LIVE_MS = 5_000;
 const POLL_MS = 30_000;
 
 const content = document.getElementById("content") as HTMLElement;
@@ -33,7 +39,8 @@ let shown = 0;
 function place(): [string, string[]] {
   const [name, ...parts] = location.hash.slice(1).split("/");
   if (name !== undefined && name in VIEWS) return [name, parts];
-  return [status?.machine.state === "absent" && status.fleet.state !== "absent" ? "fleet" : "machine", []];
+  const first = (["machine", "fleet", "rollout", "pool"] as const).find((source) => status !== null && status[source].state !== "absent");
+  return [first ?? "machine", []];
 }
 
 function askForToken(): void {
@@ -55,7 +62,7 @@ function askForToken(): void {
 
 async function show(moved: boolean): Promise<void> {
   const [name, parts] = place();
-  const { title, view } = VIEWS[name] as (typeof VIEWS)[string];
+  const { title, view, live } = VIEWS[name] as (typeof VIEWS)[string];
   const mine = ++shown;
   document.title = `${title} - Thermocline console`;
   document.querySelectorAll("#views a").forEach((link) => {
@@ -69,13 +76,19 @@ async function show(moved: boolean): Promise<void> {
   } catch (error) {
     if (mine !== shown) return;
     if (error instanceof TokenNeeded) return askForToken();
-    content.replaceChildren(failure(error));
+    content.replaceChildren(failure(error, live));
   }
   content.dataset["view"] = [name, ...parts].join("/");
   if (moved) {
     window.scrollTo(0, 0);
     content.focus({ preventScroll: true });
   }
+}
+
+/** Whether the view may be drawn again without a request: the focus is elsewhere. */
+function idle(): boolean {
+  const at = document.activeElement;
+  return at === content || !content.contains(at);
 }
 
 /** Asks for the state, and shows the view again if what it shows has changed. */
@@ -86,14 +99,16 @@ async function poll(): Promise<void> {
     status = await get<Status>("status");
     footer.textContent = `Thermocline ${status.version}; ${status.read_unix_ms === null ? "reading" : `read ${time(status.read_unix_ms / 1000)}`}; read-only`;
     const [name] = place();
-    const source = VIEWS[name]?.source ?? "machine";
+    const { source, live } = VIEWS[name] as (typeof VIEWS)[string];
     const again = before !== null && before.read_unix_ms !== null && before.read_unix_ms !== status.read_unix_ms;
     if (again) {
       forget();
       forgetChoice();
     }
-    if (before === null || again || before[source].state !== status[source].state) await show(false);
-    if (status.read_unix_ms === null) wait = POLL_READING_MS;
+    const newer = live === true && before !== null && before[source].read_unix_ms !== status[source].read_unix_ms && idle();
+    if (before === null || again || newer || before[source].state !== status[source].state) await show(false);
+    if (live) wait = POLL_LIVE_MS;
+    if (status.read_unix_ms === null || status[source].state === "loading") wait = POLL_READING_MS;
   } catch (error) {
     if (error instanceof TokenNeeded) {
       status = null;
@@ -105,5 +120,6 @@ async function poll(): Promise<void> {
   window.setTimeout(() => void poll(), wait);
 }
 
+window.addEventListener("show-again", () => void show(false).then(() => document.getElementById("again")?.focus()));
 window.addEventListener("hashchange", () => void show(true));
 void poll();

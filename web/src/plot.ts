@@ -33,6 +33,19 @@ export interface Plot {
 }
 
 const HEIGHT = 240;
+/** Width of the vertical axis: room for "0.01 %/min". */
+const AXIS = 92;
+/** Room to the right of a plot over other axes than time, whose last label is centred at the edge. */
+const EDGE = 32;
+/** The least distance between two marks: their labels must not touch. */
+const MARK = 52;
+
+/** As many marks as there is room for, at equal distances. */
+function fitting(marks: number[], width: number): number[] {
+  const room = Math.max(1, Math.floor((width - AXIS - EDGE) / MARK));
+  const step = Math.ceil(marks.length / room);
+  return marks.filter((_, index) => index % step === 0);
+}
 
 /** Colours of lines that are many: each has a contrast of 3 or more with either background. */
 export const COLOURS = ["#2f81d6", "#d1632a", "#3b9150", "#a463c9", "#b8860b", "#c2507f", "#5b8c9e", "#8a7a5c"];
@@ -65,6 +78,7 @@ function options(plot: Plot, width: number): uPlot.Options {
     width,
     height: HEIGHT,
     tzDate: (seconds) => uPlot.tzDate(new Date(seconds * 1e3), "Etc/UTC"),
+    padding: [null, plot.overTime ? null : EDGE, null, null],
     cursor: { y: false },
     scales: {
       x: { time: plot.overTime },
@@ -73,8 +87,8 @@ function options(plot: Plot, width: number): uPlot.Options {
         : { range: (_, low, high) => [Math.min(low ?? 0, 0), plot.top ?? (high !== null && high > 0 ? high * 1.05 : 1)] },
     },
     axes: [
-      plot.marks ? { ...horizontal, splits: () => plot.marks ?? [] } : horizontal,
-      { ...axis, size: 76, values: (_, values) => values.map((value) => (value === null ? "" : plot.value(value))) },
+      plot.marks ? { ...horizontal, splits: (self: uPlot) => fitting(plot.marks ?? [], self.width) } : horizontal,
+      { ...axis, size: AXIS, values: (_, values) => values.map((value) => (value === null ? "" : plot.value(value))) },
     ],
     series: [
       { value: (_, value) => (value === null ? "-" : plot.overTime ? time(value) : at(value)), label: plot.overTime ? "time" : "at" },

@@ -28,6 +28,15 @@ export interface Table {
   /** What the search box finds. */
   found?: (row: number) => string;
   selected?: number | null;
+  /** Order, page and filter, for a view that is drawn again. */
+  kept?: Kept;
+}
+
+export interface Kept {
+  column?: number;
+  direction?: number;
+  page?: number;
+  words?: string;
 }
 
 const PAGE = 50;
@@ -51,11 +60,16 @@ export class SortedTable {
   private selected: number | null;
 
   constructor(private readonly table: Table) {
-    this.column = table.sortedBy;
     this.selected = table.selected ?? null;
+    const kept = table.kept ?? {};
+    this.column = kept.column ?? table.sortedBy;
+    this.direction = kept.direction ?? -1;
+    this.page = kept.page ?? 0;
+    this.words = kept.words ?? "";
     this.place = h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": table.label });
     this.pages = h("div", { class: "controls" });
     const search = h("input", { type: "search", input: (event) => this.search((event.target as HTMLInputElement).value) });
+    search.value = this.words;
     const controls = table.found ? h("div", { class: "controls" }, h("label", {}, "Filter", search)) : null;
     this.element = h("div", {}, controls, this.place, this.pages);
     this.sort();
@@ -120,6 +134,10 @@ export class SortedTable {
   }
 
   private show(): void {
+    // A table that was drawn again may have fewer rows.
+    this.page = Math.max(0, Math.min(this.page, Math.ceil(this.order.length / PAGE) - 1));
+    const { column, direction, page, words } = this;
+    if (this.table.kept) Object.assign(this.table.kept, { column, direction, page, words });
     const first = this.page * PAGE;
     const shown = this.order.slice(first, first + PAGE);
     const body = h("tbody", {}, ...shown.map((row) => this.row(row)));

@@ -4,19 +4,13 @@ import { execFileSync } from "node:child_process";
 import { mkdirSync, readFileSync, readdirSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { after, before, test } from "node:test";
-import { OUT, ROOT, browser, console_, page, picture, read, scratch, writeJournal } from "./setup.mjs";
+import { INTERACTION_MAX_MS, OUT, PAINT_MAX_MS, ROOT, TRIES, browser, console_, median, page, picture, read, scratch, writeJournal } from "./setup.mjs";
 
-/** Machines are shared: medians of several tries are compared with the bounds. */
-const TRIES = 5;
-const PAINT_MAX_MS = 2_000;
-const INTERACTION_MAX_MS = 200;
 const FLEET = process.env.CONSOLE_FLEET;
 
 const figures = {};
 let chromium;
 let full;
-
-const median = (values) => values.toSorted((a, b) => a - b)[Math.floor(values.length / 2)];
 
 before(async () => {
   chromium = await browser();

@@ -9,8 +9,15 @@ import { chromium } from "playwright-core";
 
 export const ROOT = dirname(dirname(dirname(fileURLToPath(import.meta.url))));
 export const OUT = join(ROOT, "target/console");
-const PROGRAM = process.env.THERMOCLINE ?? join(ROOT, "target/debug/thermocline");
+export const PROGRAM = process.env.THERMOCLINE ?? join(ROOT, "target/debug/thermocline");
 const CHROMIUM = process.env.CHROMIUM ?? "/usr/bin/chromium";
+
+/** Machines are shared: medians of several tries are compared with the bounds. */
+export const TRIES = 5;
+export const PAINT_MAX_MS = 2_000;
+export const INTERACTION_MAX_MS = 200;
+
+export const median = (values) => values.toSorted((a, b) => a - b)[Math.floor(values.length / 2)];
 
 export const DAYS = 30;
 const JOURNAL_JOBS = 20;
@@ -71,6 +78,17 @@ export async function read(url) {
     if (status.read_unix_ms !== null) return (Date.now() - begun) / 1000;
     if (Date.now() - begun > 600_000) throw new Error(`not read: ${JSON.stringify(status)}`);
     await new Promise((resolve) => setTimeout(resolve, 200));
+  }
+}
+
+/** Waits until these views have something to show. */
+export async function ready(url, ...views) {
+  const begun = Date.now();
+  for (;;) {
+    const status = await (await fetch(`${url}api/status`)).json();
+    if (views.every((view) => status[view].state === "ready")) return;
+    if (Date.now() - begun > 60_000) throw new Error(`not ready: ${JSON.stringify(status)}`);
+    await new Promise((resolve) => setTimeout(resolve, 100));
   }
 }
 

@@ -78,7 +78,7 @@ pub(crate) enum Command {
     Trace(TraceCommand),
     /// Replay traces under other parameters: what a fleet would save, and at which promotion rate; changes nothing
     Model(Box<Model>),
-    /// Serve a page for browsers: coverage, promotion rates and savings from journals and traces, and what other parameters would save
+    /// Serve a page for browsers: savings from journals and traces, what other parameters would save, a rollout, and a pool
     Console(Console),
     /// Compare two groups of machines by their traces: differences with confidence intervals, beside the noise; changes nothing
     Experiment(Experiment),

@@ -1,6 +1,7 @@
-//! `thermocline console`: a page about one machine's journal and a fleet's traces, served to a browser; it only reads.
+//! `thermocline console`: a page about one machine's journal, a fleet's traces, a rollout and a pool, served to a browser; it only
+//! reads.
 //!
-//! `data` reads in a thread of its own, `server` answers, `assets` holds the page.
+//! `data` reads in a thread of its own, `live` what changes by itself, `server` answers, `assets` holds the page.
 
 use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
@@ -17,15 +18,20 @@ use units::RatioPpm;
 
 use self::data::{Data, Sources};
 use self::server::{Access, LIMITS};
+use crate::fleet::rollout::arguments::Repository;
 use crate::options::Format;
 use crate::output::print;
+use crate::pool::status::{self, Reach};
 use crate::signals;
 use crate::values::{duration, price, ratio};
 
 mod assets;
 mod data;
 mod fleet;
+mod live;
 mod machine;
+mod pool;
+mod rollout;
 mod server;
 mod timeline;
 mod what_if;
@@ -45,6 +51,21 @@ pub(crate) struct Console {
     /// Far-memory traces of a fleet: files, directories or s3://bucket/prefix, recursively
     #[arg(long, value_name = "PATH|URL", num_args = 1..)]
     traces: Vec<String>,
+    /// A bundle store whose newest rollout is shown: a directory, or s3://bucket/prefix [default: the configured rollout.store]
+    #[arg(long, value_name = "URL")]
+    rollout: Option<String>,
+    /// The root file of the bundle store [default: the configured rollout.root]
+    #[arg(long, value_name = "FILE")]
+    rollout_root: Option<PathBuf>,
+    /// Log of the rollout's steps [default: the bundle store]
+    #[arg(long, value_name = "URL")]
+    rollout_log: Option<String>,
+    /// URL of a pool's manager, such as https://localhost:7443
+    #[arg(long, value_name = "URL")]
+    pool: Option<String>,
+    /// The identity for the pool's manager, as for `thermocline pool status`
+    #[arg(long, value_name = "PATH", default_value = status::IDENTITY)]
+    identity: PathBuf,
     /// Address and port; beyond loopback, --token-file is needed
     #[arg(long, value_name = "ADDRESS", default_value = LISTEN)]
     listen: SocketAddr,
@@ -63,7 +84,8 @@ pub(crate) struct Console {
     /// Price of a GiB of DRAM, in any currency
     #[arg(long, value_name = "PRICE", value_parser = price)]
     dram_price_per_gib: Option<f64>,
-    /// Read journals and traces again this often [default: once, at the start]
+    /// Read journals and traces again this often [default: once, at the start]. A rollout is read every minute and a pool every
+    /// 10 seconds, or at this interval if it is shorter
     #[arg(long, value_name = "DURATION", value_parser = duration)]
     refresh: Option<Duration>,
 }
@@ -85,16 +107,9 @@ pub(crate) fn console(config: Config, format: Format, arguments: &Console) -> Re
     let url = format!("http://{}/", server.address());
     print(format, &json!({ "url": url }), || format!("the console is at {url}; stop it with Ctrl-C\n"))?;
     daemon::notify_ready();
-    let objective =
-        Objective { percentile: arguments.objective_percentile, rate_max: arguments.objective.unwrap_or(config.cold_age.promotion_rate) };
-    let sources = Sources {
-        config,
-        journals: arguments.journal.clone(),
-        traces: arguments.traces.clone(),
-        objective,
-        price_per_gib: arguments.dram_price_per_gib,
-    };
+    let sources = Arc::new(sources(config, arguments));
     let refresh = arguments.refresh;
+    live::start(&data, &sources, refresh)?;
     let read = move || {
         loop {
             data.read(&sources);
@@ -110,6 +125,22 @@ pub(crate) fn console(config: Config, format: Format, arguments: &Console) -> Re
     Ok(())
 }
 
+/// What the arguments and the configuration name.
+fn sources(config: Config, arguments: &Console) -> Sources {
+    let rate_max = arguments.objective.unwrap_or(config.cold_age.promotion_rate);
+    let store = arguments.rollout.clone().or_else(|| Some(config.rollout.store.clone()).filter(|store| !store.is_empty()));
+    let repository = |store| Repository { store: Some(store), root: arguments.rollout_root.clone() };
+    Sources {
+        journals: arguments.journal.clone(),
+        traces: arguments.traces.clone(),
+        objective: Objective { percentile: arguments.objective_percentile, rate_max },
+        price_per_gib: arguments.dram_price_per_gib,
+        rollout: store.map(|store| rollout::Source { repository: repository(store), log: arguments.rollout_log.clone() }),
+        pool: arguments.pool.as_ref().map(|url| Reach::at(url, arguments.identity.clone())),
+        config,
+    }
+}
+
 /// A file that does not exist is a mistake in the arguments: it is reported before anything is served.
 fn check_paths(arguments: &Console) -> Result<()> {
     for journal in &arguments.journal {
@@ -117,6 +148,12 @@ fn check_paths(arguments: &Console) -> Result<()> {
     }
     for trace in arguments.traces.iter().filter(|trace| !trace.contains("://")) {
         std::fs::metadata(trace).with_context(|| format!("cannot open the traces {trace}"))?;
+    }
+    for store in [&arguments.rollout, &arguments.rollout_log].into_iter().flatten().filter(|store| !store.contains("://")) {
+        std::fs::metadata(store).with_context(|| format!("cannot open the bundle store {store}"))?;
+    }
+    if let Some(url) = &arguments.pool {
+        Reach::at(url, arguments.identity.clone()).client().context("cannot use --pool and --identity")?;
     }
     Ok(())
 }

@@ -55,6 +55,8 @@ const EXAMPLES: &[&str] = &[
     "thermocline trace anonymise /srv/traces --to shared.parquet",
     "thermocline console",
     "thermocline console --traces /srv/traces --dram-price-per-gib 3.50",
+    "thermocline console --rollout /srv/rollout --rollout-root root.json",
+    "thermocline console --pool https://localhost:7443 --identity /etc/thermocline/pool/operator",
     "thermocline experiment --trace /srv/traces --a bundle=1 --b bundle=2",
     "thermocline rollout keygen keys",
     "thermocline rollout init --store /srv/rollout --root root.json --keys keys",

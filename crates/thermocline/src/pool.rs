@@ -14,7 +14,7 @@ mod manager;
 mod predict;
 mod show;
 mod simulate;
-mod status;
+pub(crate) mod status;
 mod stranding;
 mod vm;
 

@@ -8,12 +8,14 @@ function sentence(text: string): string {
   return `${text.charAt(0).toUpperCase()}${text.slice(1)}.`;
 }
 
-export function failure(error: unknown): HTMLElement {
+/** `live`: the source is read again and again. */
+export function failure(error: unknown, live = false): HTMLElement {
   if (error instanceof NotReady) {
     const { state, why } = error.state;
     if (state === "loading") return panel("Being read", "The console is still reading. This page shows the figures as soon as they are there.");
     if (state === "absent") return panel("Nothing to show yet", sentence(why ?? ""));
-    return panel("Cannot be read", `${sentence(why ?? "")} Correct this, then start the console again.`, true);
+    const next = live ? "The console tries again, and this page shows the figures as soon as they are there." : "Correct this, then start the console again.";
+    return panel("Cannot be read", `${sentence(why ?? "")} ${next}`, true);
   }
   return panel("No answer", error instanceof Error ? error.message : String(error), true);
 }

@@ -12,9 +12,10 @@ use serde_json::{Value, json};
 
 use super::fleet::Fleet;
 use super::machine::Machine;
-use super::what_if;
+use super::{rollout, what_if};
 use crate::fleet::traces::inputs::{Inputs, Local};
 use crate::output::describe;
+use crate::pool::status::Reach;
 
 /// What the console reads.
 #[derive(Debug)]
@@ -26,11 +27,15 @@ pub(crate) struct Sources {
     pub(crate) traces: Vec<String>,
     pub(crate) objective: Objective,
     pub(crate) price_per_gib: Option<f64>,
+    /// `None`: no rollout is shown.
+    pub(crate) rollout: Option<rollout::Source>,
+    /// `None`: no pool is shown.
+    pub(crate) pool: Option<Reach>,
 }
 
 /// One source, and what was read from it.
 #[derive(Debug, Default)]
-enum View<T> {
+pub(super) enum View<T> {
     /// Not named, or with nothing in it yet: the text says what to do.
     Absent(String),
     #[default]
@@ -38,6 +43,32 @@ enum View<T> {
     /// Cannot be read.
     Failed(String),
     Ready(Arc<T>),
+}
+
+/// A view, and when it was read.
+#[derive(Debug)]
+pub(super) struct Timed<T> {
+    view: View<T>,
+    read_unix_ms: Option<u64>,
+}
+
+impl<T> Default for Timed<T> {
+    fn default() -> Self {
+        Self { view: View::Loading, read_unix_ms: None }
+    }
+}
+
+impl<T> Timed<T> {
+    pub(super) fn now(view: View<T>) -> Self {
+        Self { view, read_unix_ms: Some(now_unix_ms()) }
+    }
+
+    /// The state, as the page shows it.
+    fn state(&self) -> Value {
+        let mut state = self.view.state();
+        state["read_unix_ms"] = json!(self.read_unix_ms);
+        state
+    }
 }
 
 /// A fleet, with the answers that are the same for every request as JSON.
@@ -48,11 +79,13 @@ struct FleetAnswers {
 }
 
 #[derive(Default)]
-struct Views {
+pub(super) struct Views {
     machine: View<(Machine, Vec<u8>)>,
     fleet: View<FleetAnswers>,
     what_if: View<Vec<u8>>,
-    read_unix_ms: Option<u128>,
+    pub(super) rollout: Timed<Vec<u8>>,
+    pub(super) pool: Timed<Vec<u8>>,
+    read_unix_ms: Option<u64>,
 }
 
 /// What was read, shared with the server.
@@ -71,7 +104,7 @@ pub(crate) enum Found {
 
 impl<T> View<T> {
     /// The state, as the page shows it.
-    fn state(&self) -> Value {
+    pub(super) fn state(&self) -> Value {
         match self {
             Self::Absent(why) => json!({ "state": "absent", "why": why }),
             Self::Loading => json!({ "state": "loading" }),
@@ -87,7 +120,7 @@ impl<T> View<T> {
         }
     }
 
-    fn of(read: Result<T>) -> Self {
+    pub(super) fn of(read: Result<T>) -> Self {
         match read {
             Ok(value) => Self::Ready(Arc::new(value)),
             Err(error) => {
@@ -99,13 +132,13 @@ impl<T> View<T> {
     }
 }
 
-fn json_of(value: &impl Serialize) -> Vec<u8> {
+pub(super) fn json_of(value: &impl Serialize) -> Vec<u8> {
     // Plain structures with text keys: serde_json has no reason to fail.
     serde_json::to_vec(value).unwrap_or_default()
 }
 
 impl Data {
-    fn set(&self, change: impl FnOnce(&mut Views)) {
+    pub(super) fn set(&self, change: impl FnOnce(&mut Views)) {
         change(&mut self.0.write().unwrap_or_else(PoisonError::into_inner));
     }
 
@@ -120,8 +153,7 @@ impl Data {
         } else {
             self.read_fleet(sources);
         }
-        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or(Duration::ZERO);
-        self.set(|views| views.read_unix_ms = Some(now.as_millis()));
+        self.set(|views| views.read_unix_ms = Some(now_unix_ms()));
     }
 
     fn read_fleet(&self, sources: &Sources) {
@@ -155,10 +187,12 @@ impl Data {
         match parts.as_slice() {
             ["status"] => Found::Json(json_of(&json!({
                 "version": env!("CARGO_PKG_VERSION"),
-                "read_unix_ms": views.read_unix_ms.and_then(|at| u64::try_from(at).ok()),
+                "read_unix_ms": views.read_unix_ms,
                 "machine": views.machine.state(),
                 "fleet": views.fleet.state(),
                 "what_if": views.what_if.state(),
+                "rollout": views.rollout.state(),
+                "pool": views.pool.state(),
             }))),
             ["machine"] => views.machine.ready(|(_, summary)| Some(summary.clone())),
             ["machine", "job", index] => views.machine.ready(|(machine, _)| Some(json_of(&machine.job(index.parse().ok()?)?))),
@@ -167,10 +201,18 @@ impl Data {
             ["fleet", "cluster", index] => views.fleet.ready(|answers| answers.fleet.part(Some(index.parse().ok()?)).as_ref().map(json_of)),
             ["fleet", "jobs"] => views.fleet.ready(|answers| Some(answers.jobs.clone())),
             ["fleet", "job", index] => views.fleet.ready(|answers| answers.fleet.job(index.parse().ok()?).as_ref().map(json_of)),
+            ["rollout"] => views.rollout.view.ready(|answer| Some(answer.clone())),
+            ["pool"] => views.pool.view.ready(|answer| Some(answer.clone())),
             ["what-if"] => views.what_if.ready(|answers| Some(answers.clone())),
             _ => Found::Unknown,
         }
     }
+}
+
+/// Now, in milliseconds since the epoch.
+pub(super) fn now_unix_ms() -> u64 {
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or(Duration::ZERO);
+    u64::try_from(now.as_millis()).unwrap_or(u64::MAX)
 }
 
 fn read_machine(sources: &Sources) -> View<(Machine, Vec<u8>)> {

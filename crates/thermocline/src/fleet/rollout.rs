@@ -18,8 +18,9 @@ use crate::output::print;
 
 pub(crate) mod arguments;
 pub(crate) mod rehearse;
+pub(crate) mod status;
 mod steps;
-mod words;
+pub(crate) mod words;
 
 use ::rollout::stage::Action;
 use arguments::StepCommand;

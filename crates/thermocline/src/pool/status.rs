@@ -16,6 +16,9 @@ use crate::output::print;
 /// Timeout of a request.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 
+/// The operator's identity, if nothing else is given.
+pub(crate) const IDENTITY: &str = "/etc/thermocline/pool/operator";
+
 /// The address of a manager, and the client's identity.
 #[derive(Debug, Args)]
 pub(crate) struct Reach {
@@ -23,11 +26,19 @@ pub(crate) struct Reach {
     #[arg(long, value_name = "URL", default_value = "https://localhost:7443")]
     manager: String,
     /// The client's identity: the path, without extension, of a certificate (.pem) and its key (.key), with the authority's ca.pem beside them
-    #[arg(long, value_name = "PATH", default_value = "/etc/thermocline/pool/operator")]
+    #[arg(long, value_name = "PATH", default_value = IDENTITY)]
     identity: PathBuf,
 }
 
 impl Reach {
+    pub(crate) fn at(manager: &str, identity: PathBuf) -> Self {
+        Self { manager: manager.to_owned(), identity }
+    }
+
+    pub(crate) fn url(&self) -> &str {
+        &self.manager
+    }
+
     pub(crate) fn client(&self) -> Result<Client> {
         let secure = self.manager.starts_with("https://");
         Ok(Client::new(&self.manager, secure.then(|| Identity::at(&self.identity)).as_ref(), REQUEST_TIMEOUT)?)

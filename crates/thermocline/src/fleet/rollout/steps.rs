@@ -19,8 +19,9 @@ use trace::calendar;
 use units::{RatioPpm, UnixMillis};
 
 use super::arguments::{Act, Driver, PlanArguments, RunArguments, Start, StatusArguments};
+use super::status::{self, NOT_STARTED};
 use super::words::{self, Stepped};
-use super::{operator, reader, store};
+use super::{operator, store};
 use crate::options::Format;
 use crate::output::print;
 use crate::signals;
@@ -120,17 +121,9 @@ pub(super) fn act(config: &Config, format: Format, action: Action, arguments: &A
 
 /// `status`.
 pub(super) fn status(config: &Config, format: Format, arguments: &StatusArguments) -> Result<()> {
-    let url = log_url(arguments.log.as_deref(), store(config, &arguments.repository))?;
-    let journal = Journal::open(&url)?;
-    let Latest { plan, record } = latest(&journal)?;
-    let records = journal.records(&record.after.rollout, record.number, arguments.last)?;
-    let published = reader(config, &arguments.repository).and_then(|operator| Ok(operator.contents(true)?.assignment));
-    let agrees = published.as_ref().ok().map(|published| published.as_ref() == Some(&record.after.assignment(&plan)));
-    let place = stage::place(&plan, &record.after);
-    let shown = serde_json::json!({
-        "state": record.after, "place": place, "published_agrees": agrees, "records": records, "plan": plan,
-    });
-    print(format, &shown, || words::status(&plan, &record.after, &place, agrees, &records))
+    let read = status::read(config, &arguments.repository, arguments.log.as_deref(), arguments.last, &[])?;
+    let shown = read.context(NOT_STARTED)?;
+    print(format, &shown, || words::status(&shown.plan, &shown.state, &shown.place, shown.published_agrees, &shown.records))
 }
 
 /// `plan`.
@@ -148,17 +141,12 @@ pub(super) fn plan_of(file: Option<&Path>) -> Result<Plan> {
     Ok(Plan::parse(file, &text)?)
 }
 
-/// The URL of the log; by default the bundle store.
-fn log_url(log: Option<&str>, store: Result<String>) -> Result<String> {
-    log.map_or(store, |log| Ok(log.to_owned()))
-}
-
 fn journal(config: &Config, driver: &Driver) -> Result<Journal> {
-    Ok(Journal::open(&log_url(driver.log.as_deref(), store(config, &driver.signing.repository))?)?)
+    Ok(Journal::open(&status::log_url(driver.log.as_deref(), store(config, &driver.signing.repository))?)?)
 }
 
 fn latest(journal: &Journal) -> Result<Latest> {
-    journal.latest()?.context("no rollout was started; see `thermocline rollout start VERSION`")
+    journal.latest()?.context(NOT_STARTED)
 }
 
 /// The user's name from the environment; empty if unknown.

@@ -24,7 +24,7 @@ pub(super) struct Stepped {
 }
 
 /// A decision as text.
-pub(super) fn decision(decision: &Decision) -> String {
+pub(crate) fn decision(decision: &Decision) -> String {
     match decision {
         Decision::Promote { to } => format!("promote: to {to}"),
         Decision::Finish => "finish: all stages are done".to_owned(),
@@ -35,7 +35,7 @@ pub(super) fn decision(decision: &Decision) -> String {
 }
 
 /// The phase of a rollout.
-pub(super) fn phase(state: &State) -> &'static str {
+pub(crate) fn phase(state: &State) -> &'static str {
     match state.phase {
         Phase::Running if state.pinned => "running, pinned",
         Phase::Running => "running",

@@ -1,4 +1,5 @@
-//! The console as a browser and an attacker meet it, over real sockets; and the generated fleet that `make test-console` shows.
+//! The console as a browser and an attacker meet it, over real sockets; and the generated fleet and rollouts that
+//! `make test-console` shows.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test; clippy's own exemption does not reach the functions beside the tests")]
 
 use std::io::{BufRead, BufReader, Read, Write};
@@ -16,6 +17,10 @@ use policy::thresholds::Thresholds;
 use serde_json::Value;
 use trace::{Basis, Entry, Figures, JobId, Labels, Writer};
 use units::{Bytes, Millis, Pages, RatioPpm, UnixMillis};
+
+mod live;
+#[path = "../rollouts/mod.rs"]
+mod rollouts;
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
