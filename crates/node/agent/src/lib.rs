@@ -18,6 +18,7 @@ pub mod context;
 pub mod controllers;
 pub mod costs;
 pub mod discover;
+pub mod durations;
 pub mod far;
 pub mod following;
 pub mod history;

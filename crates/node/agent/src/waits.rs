@@ -18,6 +18,7 @@ use kernel::{Result, Roots};
 use serde::Serialize;
 use units::Bytes;
 
+use crate::durations::{Quantiles, RecentDurations};
 use crate::tiers::Fault;
 
 /// The kernel's delay accounting, opened when it is on.
@@ -99,6 +100,16 @@ pub struct WaitsView {
     pub slowdown_ratio: Option<f64>,
     /// Mean wait per read of swapped-out pages, in microseconds, without waits for devices; `None` before the first.
     pub swap_in_mean_us: Option<f64>,
+    /// How these waits are distributed over the last one to two hours: the mean of each process in each control period, weighted by
+    /// its reads. Single waits vary more. `None` without any.
+    pub swap_in_means: Option<Quantiles>,
+    /// A longest single read of a task, in microseconds, since the task started: there may be longer ones, as the kernel reports that
+    /// of one task of each process. `None` where it reports none (before Linux 6.14).
+    pub swap_in_max_us: Option<f64>,
+    /// CPU time of the agent in the steps that moved memory of the job out: the choice of the pages, and what the kernel does in
+    /// the context of the request (unmapping, compression, submission of writes). The agent pays it, in its own cgroup; the
+    /// job pays for decompression, in `lost.swap_in_seconds`.
+    pub offload_cpu_seconds: f64,
     /// Of these waits, those for pages that belonged to the working set when they left DRAM.
     pub thrashing_seconds: f64,
     /// Page faults that had to read a page.
@@ -126,10 +137,16 @@ pub struct Waits {
     processes: BTreeMap<i32, Delays>,
     last: Option<(Duration, Counts)>,
     delays: Delays,
+    swap_ins: RecentDurations,
     view: WaitsView,
 }
 
 impl Waits {
+    /// Charges CPU time that the agent used to move memory of the job out.
+    pub fn charge_offload(&mut self, cpu: Duration) {
+        self.view.offload_cpu_seconds += cpu.as_secs_f64();
+    }
+
     /// The figures as of the last reading.
     #[must_use]
     pub fn view(&self) -> WaitsView {
@@ -150,6 +167,7 @@ impl Waits {
         latencies: Latencies,
     ) -> Result<()> {
         let counts = Counts::read(cgroup)?;
+        self.swap_ins.age(now);
         let delays = accounting.and_then(|accounting| self.delays_of(pids, accounting));
         self.view.measured = delays.is_some();
         let delays = delays.unwrap_or_default();
@@ -167,7 +185,11 @@ impl Waits {
             match accounting.delays(pid) {
                 Ok(now) => {
                     if let Some(before) = self.processes.get(&pid) {
-                        sum += now - *before;
+                        let waited = now - *before;
+                        if let Some(mean_ns) = waited.swap_in.total_ns.checked_div(waited.swap_in.count) {
+                            self.swap_ins.add(Duration::from_nanos(mean_ns), waited.swap_in.count);
+                        }
+                        sum += waited;
                     }
                     read.insert(pid, now);
                 }
@@ -192,6 +214,9 @@ impl Waits {
         view.major_faults += major_faults;
         view.refaults += now.refaults.saturating_sub(before.refaults);
         view.thrashing_seconds = seconds(self.delays.thrashing.total_ns);
+        view.swap_in_means = self.swap_ins.quantiles();
+        let max_ns = self.delays.swap_in_max_ns;
+        view.swap_in_max_us = (max_ns > 0).then(|| seconds(max_ns) * 1e6);
         view.swap_in_mean_us = (self.delays.swap_in.count > 0).then(|| mean_us(&self.delays));
         let used_us = now.cpu_us.zip(before.cpu_us).map(|(now, before)| now.saturating_sub(before));
         let used = Duration::from_micros(used_us.unwrap_or(0)).as_secs_f64();
@@ -257,7 +282,8 @@ mod tests {
 
     #[test]
     fn the_parts_of_a_loss_are_apart() {
-        let delays = Delays { swap_in: delay(1000, 40), block_io: delay(10, 50), reclaim: delay(1, 7), thrashing: delay(9, 30) };
+        let delays =
+            Delays { swap_in: delay(1000, 40), block_io: delay(10, 50), reclaim: delay(1, 7), thrashing: delay(9, 30), swap_in_max_ns: 0 };
         let latencies =
             Latencies { fault: Fault { beside: Duration::from_micros(2), ..Fault::default() }, slow_rate: 1000.0, slow_ns: 3_000 };
         let check = |returned, device_ms: f64| {

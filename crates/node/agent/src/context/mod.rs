@@ -210,6 +210,14 @@ impl Context {
         own + self.trackers.kernel_cpu_time() + self.pacing.rates_kernel_cpu
     }
 
+    /// CPU time of this thread and of the children that ask the kernel for reclaim. The difference between two readings is what the
+    /// work in between cost the agent, whatever its other threads do.
+    #[must_use]
+    pub fn offload_cpu_time(&self) -> Duration {
+        let children = process::children_cpu_time().unwrap_or_default() + self.kernel.reclaimer.cpu_time();
+        process::thread_cpu_time().unwrap_or_default() + children
+    }
+
     /// Checks the CPU budget.
     pub fn check_budget(&mut self, now: Duration) {
         let cpu = self.cpu_time();

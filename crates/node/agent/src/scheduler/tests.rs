@@ -184,6 +184,23 @@ fn a_trial_holds_a_job_until_it_lets_go_or_ends() {
 }
 
 #[test]
+fn the_agent_is_charged_for_moving_memory_out() {
+    let machine = machine_with_job();
+    let mut agent = agent(&machine);
+    round(&mut agent, &machine, 1_000, FRAMES);
+    assert_eq!(agent.job(JOB).waits.view().offload_cpu_seconds, 0.0, "nothing was planned");
+    // A step on the fake machine may take less than the clock's resolution.
+    for turn in 1..200 {
+        round(&mut agent, &machine, 1_000 + 120 * turn, 60);
+        if agent.costs.offload_cpu_seconds > 0.0 {
+            break;
+        }
+    }
+    let charged = agent.job(JOB).waits.view().offload_cpu_seconds;
+    assert!(charged > 0.0 && charged == agent.costs.offload_cpu_seconds, "{charged} {:?}", agent.costs);
+}
+
+#[test]
 fn a_veto_is_the_reason_to_hold() {
     let check = |class: &str, dry_run: bool, prepare: fn(&Machine), veto: Veto| {
         let machine = machine_with_job();
