@@ -45,6 +45,7 @@ pub mod swap_room;
 #[cfg(test)]
 mod testing;
 pub mod tiers;
+pub mod trials;
 pub mod undo;
 pub mod view;
 pub mod waits;

@@ -72,7 +72,7 @@ fn job_sizes(registry: &mut Registry, jobs: &[JobView]) {
 }
 
 fn job_rates(registry: &mut Registry, jobs: &[JobView]) {
-    let rates: [Metric<Option<f64>>; 10] = [
+    let rates: [Metric<Option<f64>>; 11] = [
         #[expect(clippy::cast_precision_loss, reason = "a metric has 16 digits")]
         ("job_could_save_bytes", "DRAM that offloading all idle memory of the job would save; absent until known", |job| {
             job.could_save_bytes.map(|bytes| bytes.0 as f64)
@@ -93,6 +93,11 @@ fn job_rates(registry: &mut Registry, jobs: &[JobView]) {
         ("job_slowdown_ratio", "Time lost to far memory in the last period, as a share of the CPU time of the job's own work", |job| {
             job.waits.slowdown_ratio
         }),
+        (
+            "job_trial_slowdown_ratio",
+            "Slowdown by the last trial that was kept, as the application reports it; absent without one",
+            |job| job.trial.map(|trial| trial.slowdown_ratio),
+        ),
         ("job_io_stall_ratio", "Share of the last period in which some task waited for I/O", |job| job.io_stall_ratio),
     ];
     for (name, help, read) in rates {
@@ -301,6 +306,7 @@ mod tests {
             slow_budget_per_second: known,
             stall_ratio: known,
             io_stall_ratio: known,
+            trial: Some(crate::trials::TrialView::default()),
             waits: crate::waits::WaitsView {
                 slowdown_ratio: known,
                 swap_in_means: Some(crate::durations::Quantiles::default()),

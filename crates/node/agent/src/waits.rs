@@ -138,7 +138,17 @@ pub struct Waits {
     last: Option<(Duration, Counts)>,
     delays: Delays,
     swap_ins: RecentDurations,
+    measured: MeasuredLoss,
     view: WaitsView,
+}
+
+/// What a job lost in the periods in which delay accounting was read, and its own work in these, so that their ratio is a slowdown.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct MeasuredLoss {
+    /// Time lost to far memory.
+    pub lost: Duration,
+    /// CPU time of the job's own work.
+    pub own_work: Duration,
 }
 
 impl Waits {
@@ -151,6 +161,12 @@ impl Waits {
     #[must_use]
     pub fn view(&self) -> WaitsView {
         self.view
+    }
+
+    /// What was lost in the periods that were measured, since the agent first observed the job.
+    #[must_use]
+    pub fn measured(&self) -> MeasuredLoss {
+        self.measured
     }
 
     /// Reads what the job's processes waited for since the last reading. What a process waits for before its first reading and after
@@ -222,7 +238,12 @@ impl Waits {
         let used = Duration::from_micros(used_us.unwrap_or(0)).as_secs_f64();
         view.cpu_seconds += used;
         let work = used - lost.on_cpu();
-        view.slowdown_ratio = (used_us.is_some() && work > 0.0).then(|| lost.seconds() / work);
+        let has_worked = used_us.is_some() && work > 0.0;
+        view.slowdown_ratio = has_worked.then(|| lost.seconds() / work);
+        if has_worked && view.measured {
+            self.measured.lost += Duration::try_from_secs_f64(lost.seconds()).unwrap_or_default();
+            self.measured.own_work += Duration::try_from_secs_f64(work).unwrap_or_default();
+        }
     }
 }
 
@@ -316,6 +337,11 @@ mod tests {
         assert!((found - 0.3).abs() < 1e-9, "{found}");
         assert!((waits.view().lost_seconds - 0.3).abs() < 1e-9 && waits.view().major_faults == 8);
         assert_eq!(waits.view().swap_in_mean_us, Some(1000.0));
+        assert_eq!(waits.measured(), MeasuredLoss::default(), "delay accounting was not read");
+        waits.view.measured = true;
+        waits.close(SECOND, (before, counts(Some(600_000))), delays, Latencies::default());
+        let ms = Duration::from_millis;
+        assert_eq!(waits.measured(), MeasuredLoss { lost: ms(150), own_work: ms(500) });
         waits.close(SECOND, (before, counts(Some(50_000))), delays, Latencies::default());
         assert_eq!(waits.view().slowdown_ratio, None, "no work of its own is known");
     }

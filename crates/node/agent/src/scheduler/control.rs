@@ -229,24 +229,6 @@ impl Agent {
         context.flush_settings();
     }
 
-    /// Holds a job: it is only observed for that time, and its plans end now.
-    pub(super) fn hold(&mut self, path: &str, time: Duration) {
-        let Some(Entry { job, slots }) = self.jobs.get_mut(path) else {
-            return self.context.event(Some(path), "a trial came too late: the job has ended".to_owned());
-        };
-        job.held_until = (!time.is_zero()).then(|| self.context.clock.now().saturating_add(time));
-        let what = if time.is_zero() {
-            "trial: far memory as the policy decides".to_owned()
-        } else {
-            slots.iter_mut().for_each(|slot| {
-                slot.forget_ages();
-                slot.abandon();
-            });
-            format!("trial: no far memory for {} s at most", time.as_secs())
-        };
-        self.context.event(Some(path), what);
-    }
-
     /// Stores what a restart must know of each job.
     pub(super) fn store_history(&mut self) {
         let Some(history) = &mut self.durable.history else { return };

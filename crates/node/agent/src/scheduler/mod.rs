@@ -13,6 +13,7 @@ use config::{Config, Poll};
 use daemon::PidLock;
 use kernel::{Roots, process};
 use policy::background::Hint;
+use policy::trial::Kept;
 use trackers::ages::{self, Tracker};
 
 use crate::actuators::reclaimer::{Ask, Reclaimer};
@@ -38,6 +39,7 @@ mod scanner;
 mod stages;
 mod start;
 mod state;
+mod trials;
 
 use scanner::Scanner;
 use stages::Stages;
@@ -67,6 +69,18 @@ pub enum Message {
         job: String,
         /// How long from now.
         time: Duration,
+    },
+    /// The result of a trial is kept: it may limit what is offloaded.
+    Keep {
+        /// The job's path.
+        job: String,
+        /// The result. The agent sets its time.
+        trial: Kept,
+    },
+    /// The result of a trial is forgotten.
+    Forget {
+        /// The job's path.
+        job: String,
     },
     /// The result of reading the store of bundles.
     Follow(Box<Poll>),
@@ -349,6 +363,8 @@ impl Agent {
         match message {
             Message::Hint { job, hint } => self.take_hint(&job, hint),
             Message::Hold { job, time } => self.hold(&job, time),
+            Message::Keep { job, trial } => self.keep_trial(&job, trial),
+            Message::Forget { job } => self.forget_trial(&job),
             Message::Follow(poll) => self.follow(*poll),
             Message::Reload(config) => self.reload(*config),
             Message::Stop => {}

@@ -36,6 +36,7 @@ use crate::record::Recorder;
 use crate::savings::Ledger;
 use crate::slow_node;
 use crate::tiers::Tiers;
+use crate::trials::Trials;
 use crate::undo::{Restored, UndoLog};
 use crate::view::Published;
 
@@ -112,6 +113,7 @@ impl Agent {
         let following = Following::new(&config, (!options.ephemeral).then_some(config.agent.state_dir.as_path()));
         let mut agent = Self {
             context: Context {
+                trials: Trials::load((!options.ephemeral).then_some(config.agent.state_dir.as_path())),
                 tiers: Tiers::new(&roots, &config, history.as_ref().and_then(History::writes), &clock),
                 pacing: pacing(&config, &clock),
                 kernel: KernelHandles::new(roots, cgroups),
