@@ -22,6 +22,7 @@ pub mod durations;
 pub mod far;
 pub mod following;
 pub mod history;
+pub mod instructions;
 pub mod job;
 pub mod journal;
 pub mod killers;

@@ -72,7 +72,7 @@ fn job_sizes(registry: &mut Registry, jobs: &[JobView]) {
 }
 
 fn job_rates(registry: &mut Registry, jobs: &[JobView]) {
-    let rates: [Metric<Option<f64>>; 11] = [
+    let rates: [Metric<Option<f64>>; 12] = [
         #[expect(clippy::cast_precision_loss, reason = "a metric has 16 digits")]
         ("job_could_save_bytes", "DRAM that offloading all idle memory of the job would save; absent until known", |job| {
             job.could_save_bytes.map(|bytes| bytes.0 as f64)
@@ -93,6 +93,11 @@ fn job_rates(registry: &mut Registry, jobs: &[JobView]) {
         ("job_slowdown_ratio", "Time lost to far memory in the last period, as a share of the CPU time of the job's own work", |job| {
             job.waits.slowdown_ratio
         }),
+        (
+            "job_instructions_per_cycle",
+            "Instructions per cycle in the last period; absent unless agent.count_instructions has them counted",
+            |job| job.waits.instructions_per_cycle,
+        ),
         (
             "job_trial_slowdown_ratio",
             "Slowdown by the last trial that was kept, as the application reports it; absent without one",
@@ -311,6 +316,7 @@ mod tests {
                 slowdown_ratio: known,
                 swap_in_means: Some(crate::durations::Quantiles::default()),
                 swap_in_max_us: known,
+                instructions_per_cycle: known,
                 ..Default::default()
             },
             ..JobView::default()

@@ -13,6 +13,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use kernel::cgroup::Cgroup;
+use kernel::perf::instructions::Counts as Counted;
 use kernel::taskstats::{Delays, TaskStats};
 use kernel::{Result, Roots};
 use serde::Serialize;
@@ -118,6 +119,8 @@ pub struct WaitsView {
     pub refaults: u64,
     /// CPU time of the job's tasks.
     pub cpu_seconds: f64,
+    /// Instructions per cycle in the last period; `None` unless they are counted (`agent.count_instructions`).
+    pub instructions_per_cycle: Option<f64>,
 }
 
 /// The kernel's counters of a cgroup at one reading.
@@ -161,6 +164,13 @@ impl Waits {
     #[must_use]
     pub fn view(&self) -> WaitsView {
         self.view
+    }
+
+    /// Takes in what the processors counted in a period; `None` if the job is not counted.
+    #[expect(clippy::cast_precision_loss, reason = "shown to people")]
+    pub fn count_instructions(&mut self, counts: Option<Counted>) {
+        let counts = counts.filter(|counts| counts.cycles > 0);
+        self.view.instructions_per_cycle = counts.map(|counts| counts.instructions as f64 / counts.cycles as f64);
     }
 
     /// What was lost in the periods that were measured, since the agent first observed the job.
@@ -344,6 +354,15 @@ mod tests {
         assert_eq!(waits.measured(), MeasuredLoss { lost: ms(150), own_work: ms(500) });
         waits.close(SECOND, (before, counts(Some(50_000))), delays, Latencies::default());
         assert_eq!(waits.view().slowdown_ratio, None, "no work of its own is known");
+    }
+
+    #[test]
+    fn instructions_per_cycle_are_those_of_the_last_period() {
+        let mut waits = Waits::default();
+        for (counts, expected) in [(Some((300, 200)), Some(1.5)), (Some((0, 0)), None), (Some((1, 4)), Some(0.25)), (None, None)] {
+            waits.count_instructions(counts.map(|(instructions, cycles)| Counted { instructions, cycles }));
+            assert_eq!(waits.view().instructions_per_cycle, expected);
+        }
     }
 
     #[test]

@@ -46,6 +46,8 @@ settings::tables! {
             "How many files of the journal are kept; the oldest is deleted first.";
         jobs_max: u32 = Unit::Count, "1000" in "1" ..= "10000",
             "The maximum number of jobs. Further cgroups become jobs when others end.";
+        count_instructions: u32 = Unit::Count, "0" in "0" ..= "16",
+            "How many jobs, the largest, have their instructions per cycle counted by counters of the processors, with more work at each context switch. Each takes two descriptors per processor: 16 jobs on 1,024 processors take half of what the unit permits. 0 counts none.";
         trial_keep: Duration = Unit::Duration, "7d" in "0s" ..= "90d",
             "How long the result of a trial that was kept (`thermocline trial --keep`) limits what is offloaded from its job. 0s ignores such results.";
         sample_points: u32 = Unit::Count, "16384" in "256" ..= "1000000",

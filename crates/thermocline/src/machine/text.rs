@@ -7,7 +7,7 @@ use units::Bytes;
 
 mod losses;
 
-use losses::{losses, offload_cost, returns, trial};
+use losses::{instructions, losses, offload_cost, returns, trial};
 
 /// The table of `thermocline status`.
 pub(crate) fn status(view: &Value) -> String {
@@ -62,6 +62,7 @@ pub(crate) fn status(view: &Value) -> String {
         }
         text += &protection(job);
         text += &losses(&job["waits"]);
+        text += &instructions(&job["waits"]);
         text += &offload_cost(&job["waits"]);
         text += &trial(&job["trial"]);
     }

@@ -136,7 +136,7 @@ pub(crate) fn trial(roots: &Roots, config: &Config, format: Format, arguments: &
     drop(running);
     let mut report = report(arguments, halves);
     if arguments.keep {
-        report.kept = Some(kept::keep(config, &found(&report)).unwrap_or_else(|error| format!("not kept: {error}")));
+        report.kept = Some(kept::keep(config, &found(arguments, &report)).unwrap_or_else(|error| format!("not kept: {error}")));
     }
     print(format, &report, || text(&report))
 }
@@ -320,10 +320,11 @@ fn report(arguments: &Trial, halves: Vec<Half>) -> Report {
 }
 
 /// What the agent may keep.
-fn found(report: &Report) -> Found<'_> {
+fn found<'a>(arguments: &Trial, report: &'a Report) -> Found<'a> {
     Found {
         job: &report.job,
         estimate: report.estimate,
+        is_whole: report.halves.len() == 2 * usize::from(arguments.blocks),
         far_bytes: [report.far_bytes_on, report.far_bytes_off],
         returned: report.returned_per_1000_s,
     }

@@ -26,6 +26,7 @@ impl Agent {
         self.limit_savings(now);
         self.end_stage("reading the machine");
         self.read_waits(now);
+        self.count_instructions();
         self.end_stage("what jobs wait for");
         self.context.check_budget(now.since_boot);
         self.context.guardrail = (self.following.version() > 0).then(Vec::new);
@@ -142,6 +143,15 @@ impl Agent {
                 context.report_error(job, &error);
             }
             self.check_guard_if_due();
+        }
+    }
+
+    /// Counts the instructions of the largest jobs, if the operator wants that.
+    fn count_instructions(&mut self) {
+        let Self { jobs, context, instructions, .. } = self;
+        let most = usize::try_from(context.config.agent.count_instructions).unwrap_or(0);
+        if let Some(error) = instructions.read(&context.kernel.roots, jobs, most) {
+            context.event(None, error.to_string());
         }
     }
 

@@ -22,6 +22,7 @@ use crate::controllers::policy::Cadence;
 use crate::controllers::slots::Jobs;
 use crate::costs::Costs;
 use crate::following::Following;
+use crate::instructions::Instructions;
 use crate::job::Job;
 use crate::now::Now;
 use crate::savings::Ledger;
@@ -105,6 +106,7 @@ pub struct Agent {
     durable: Durable,
     identity: Identity,
     guard: Guard,
+    instructions: Instructions,
     stages: Stages,
     /// The job that offloaded last, by its index among those with a plan.
     turn: usize,

@@ -29,6 +29,7 @@ use crate::costs::Costs;
 use crate::discover::Rules;
 use crate::following::Following;
 use crate::history::History;
+use crate::instructions::Instructions;
 use crate::journal::{Journal, Record};
 use crate::machine::Machine;
 use crate::options::Options;
@@ -140,6 +141,7 @@ impl Agent {
             durable: Durable { history, recorder },
             identity: Identity { boot_id, kernel_release },
             guard: Guard::default(),
+            instructions: Instructions::default(),
             stages: Stages::default(),
             turn: 0,
             costs: Costs::default(),

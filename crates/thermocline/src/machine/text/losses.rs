@@ -38,6 +38,12 @@ pub(super) fn losses(waits: &Value) -> String {
     text
 }
 
+/// Instructions per cycle; empty unless they are counted.
+pub(super) fn instructions(waits: &Value) -> String {
+    let found = waits["instructions_per_cycle"].as_f64();
+    found.map_or_else(String::new, |ratio| format!("  {ratio:.2} instructions per cycle in the last period\n"))
+}
+
 /// What the agent paid to move a job's memory out; empty if nothing.
 pub(super) fn offload_cost(waits: &Value) -> String {
     match waits["offload_cpu_seconds"].as_f64() {
@@ -132,6 +138,8 @@ mod tests {
         let waits = json!({ "lost": { "swap_in_seconds": 1.0 }, "lost_seconds": 1.0, "swap_in_means": found, "swap_in_max_us": 1234.0 });
         let text = losses(&waits);
         assert!(text.ends_with(&format!("  swap-in, means by process and period: {shown}; longest seen 1234 us\n")), "{text}");
+        assert_eq!(instructions(&json!({ "instructions_per_cycle": null })), "");
+        assert_eq!(instructions(&json!({ "instructions_per_cycle": 1.234 })), "  1.23 instructions per cycle in the last period\n");
         assert_eq!(offload_cost(&json!({ "offload_cpu_seconds": 0.0004 })), "");
         assert!(offload_cost(&json!({ "offload_cpu_seconds": 0.25 })).contains("0.250 s of CPU"));
     }

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use ::rollout::trial::Estimate;
+use ::rollout::trial::{Estimate, Verdict};
 use agent::socket;
 use anyhow::{Result, bail, ensure};
 use config::Config;
@@ -83,6 +83,8 @@ pub(super) fn ask(config: &Config, request: &str) -> Result<Value> {
 pub(super) struct Found<'a> {
     pub(super) job: &'a str,
     pub(super) estimate: Option<Estimate>,
+    /// Whether it was not ended early: whoever watches the outcome could end it when it suits them.
+    pub(super) is_whole: bool,
     /// Far memory with far memory on and off, in bytes.
     pub(super) far_bytes: [u64; 2],
     /// What returned with far memory on.
@@ -98,6 +100,7 @@ pub(super) fn keep(config: &Config, found: &Found<'_>) -> Result<String> {
 
 impl Found<'_> {
     fn request(&self) -> Result<String> {
+        ensure!(self.is_whole, "the trial was ended early");
         let Some(found) = self.estimate else { bail!("there is no estimate") };
         let [on, off] = self.far_bytes;
         // Otherwise the difference is not that of far memory.
@@ -105,6 +108,8 @@ impl Found<'_> {
         #[expect(clippy::cast_possible_truncation, reason = "a slowdown of 2,000 times saturates")]
         let ppm = |ratio: f64| (ratio * 1e6).round() as i32;
         let (slowdown, lower, upper) = (ppm(found.slowdown_ratio), ppm(found.lower_ratio), ppm(found.upper_ratio));
+        // Interval and test must agree on a slowdown.
+        let lower = if found.verdict == Verdict::Slower { lower } else { lower.min(0) };
         let Returns { promoted, refaulted } = self.returned;
         Ok(format!("keep {} {slowdown} {lower} {upper} {promoted} {refaulted}", self.job))
     }
@@ -112,8 +117,6 @@ impl Found<'_> {
 
 #[cfg(test)]
 mod tests {
-    use ::rollout::trial::Verdict;
-
     use super::*;
 
     #[test]
@@ -135,8 +138,13 @@ mod tests {
         };
         let request = |estimate, on| {
             let returned = Returns { promoted: 7, refaulted: 3 };
-            Found { job: "/a b", estimate, far_bytes: [on, 5], returned }.request()
+            Found { job: "/a b", estimate, is_whole: true, far_bytes: [on, 5], returned }.request()
         };
+        let slower = Estimate { lower_ratio: 0.01, ..found };
+        assert_eq!(request(Some(slower), 9).unwrap(), "keep /a b 21000 0 32000 7 3", "the test does not agree");
+        assert_eq!(request(Some(Estimate { verdict: Verdict::Slower, ..slower }), 9).unwrap(), "keep /a b 21000 10000 32000 7 3");
+        let early = Found { job: "/a", estimate: Some(found), is_whole: false, far_bytes: [9, 5], returned: Returns::default() };
+        assert!(early.request().unwrap_err().to_string().contains("ended early"));
         assert_eq!(request(Some(found), 9).unwrap(), "keep /a b 21000 -900 32000 7 3");
         assert!(request(None, 9).unwrap_err().to_string().contains("no estimate"));
         assert!(request(Some(found), 5).unwrap_err().to_string().contains("no more far memory"));

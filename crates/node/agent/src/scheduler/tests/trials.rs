@@ -1,4 +1,4 @@
-//! Trials: jobs that are held, and results that are kept.
+//! Trials: jobs that are held, and results that are kept. Counters of instructions.
 
 use policy::trial::Kept;
 
@@ -102,4 +102,15 @@ fn a_trial_holds_a_job_until_it_lets_go_or_ends() {
     agent.jobs.get_mut(JOB).unwrap().job.held_until = Some(Duration::ZERO);
     assert!(offloads(round(&mut agent, &machine, 1_480, 60).unwrap()), "a hold of a trial that died is over");
     agent.hold("/z", Duration::ZERO);
+}
+
+#[test]
+fn counters_that_are_missing_are_reported_once() {
+    let machine = machine_with_job();
+    let mut agent = start(&machine, "count_instructions = 4");
+    for seconds in [1_000, 1_120, 1_240] {
+        round(&mut agent, &machine, seconds, 60);
+    }
+    assert_eq!(agent.job(JOB).waits.view().instructions_per_cycle, None);
+    assert_eq!(events(&agent, "does not count the instructions"), 1);
 }
