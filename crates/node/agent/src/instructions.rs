@@ -1,4 +1,8 @@
 //! Instructions per cycle of the largest jobs: where far memory makes a job wait for memory, it falls.
+//!
+//! `agent.count_instructions` is 16 at most: two descriptors per processor and job are 32,768 on 1,024 processors, half of the 65,536
+//! that the agent's unit permits (`LimitNOFILE`); trackers and sockets need the rest. A machine with more processors runs out of them,
+//! and counts none.
 
 use std::collections::BTreeMap;
 

@@ -83,7 +83,7 @@ pub(super) fn ask(config: &Config, request: &str) -> Result<Value> {
 pub(super) struct Found<'a> {
     pub(super) job: &'a str,
     pub(super) estimate: Option<Estimate>,
-    /// Whether it was not ended early: whoever watches the outcome could end it when it suits them.
+    /// Whether all of its blocks ran: whoever watches the outcome could stop it when it suits them.
     pub(super) is_whole: bool,
     /// Far memory with far memory on and off, in bytes.
     pub(super) far_bytes: [u64; 2],
@@ -100,7 +100,7 @@ pub(super) fn keep(config: &Config, found: &Found<'_>) -> Result<String> {
 
 impl Found<'_> {
     fn request(&self) -> Result<String> {
-        ensure!(self.is_whole, "the trial was ended early");
+        ensure!(self.is_whole, "the trial ended early");
         let Some(found) = self.estimate else { bail!("there is no estimate") };
         let [on, off] = self.far_bytes;
         // Otherwise the difference is not that of far memory.
