@@ -57,6 +57,7 @@ fn life(thresholds: &Thresholds) -> Vec<Input> {
             resident: histogram(1 << 19),
             promotions: histogram(1 << (period % 20)),
             allowance: None,
+            trial_max: None,
             returned: None,
             sample: None,
             veto: None,

@@ -110,6 +110,7 @@ fn periods(thresholds: &Thresholds) -> Vec<Record> {
                 resident: cold,
                 promotions: cold,
                 allowance: None,
+                trial_max: None,
                 returned: None,
                 sample: None,
                 veto: None,

@@ -147,6 +147,7 @@ pub fn input(row: &Row<'_>, job_age_ms: Millis, reached: usize) -> Option<Input>
         resident: cold,
         promotions,
         allowance: None,
+        trial_max: None,
         returned: None,
         sample,
         veto: None,

@@ -107,6 +107,21 @@ pub const METRICS: &[Metric] = &[
         part: |sums| (sums.io_stall_us, sums.time_ms * 1e3),
     },
     Metric {
+        name: "slowdown",
+        meaning: "time that jobs lost to far memory, as a share of the CPU time of their own work; of machines and jobs whose delay \
+                  accounting the agent reads",
+        unit: Unit::Ratio,
+        better: Better::Lower,
+        part: |sums| (sums.lost_us, sums.own_work_us),
+    },
+    Metric {
+        name: "offload_cpu",
+        meaning: "CPU time that the agent used to move memory out, compression included, as a share of one core per job",
+        unit: Unit::Ratio,
+        better: Better::Lower,
+        part: |sums| (sums.offload_cpu_us, sums.time_ms * 1e3),
+    },
+    Metric {
         name: "evictions",
         meaning: "processes killed by the out-of-memory killer, per job and day",
         unit: Unit::PerJobDay,
@@ -158,6 +173,12 @@ pub struct Sums {
     pub memory_stall_us: f64,
     /// Microseconds of I/O stall.
     pub io_stall_us: f64,
+    /// Microseconds that were lost to far memory.
+    pub lost_us: f64,
+    /// Microseconds of CPU time of the jobs' own work, while that was measured.
+    pub own_work_us: f64,
+    /// Microseconds of CPU time that the agent used to move memory out.
+    pub offload_cpu_us: f64,
     /// Processes killed by the out-of-memory killer.
     pub oom_kills: f64,
     /// Entries with far memory on whose promotion rate exceeds the objective.
@@ -187,6 +208,9 @@ impl Sums {
         }
         self.memory_stall_us += float(figures.memory_stall_us);
         self.io_stall_us += float(figures.io_stall_us);
+        self.lost_us += float(figures.lost_us);
+        self.own_work_us += float(figures.own_work_us);
+        self.offload_cpu_us += float(figures.offload_cpu_us);
         self.oom_kills += float(figures.oom_kills);
         if figures.far_periods > 0 && time > 0.0 {
             // Promotions of a job without a working set were not of cold pages: the rate is infinite.
@@ -200,7 +224,7 @@ impl Sums {
     /// Adds the sums of another part of the same machine's entries.
     pub fn merge(&mut self, other: &Self) {
         let Self { time_ms, memory, saved, far, cold, working_set, working_set_minutes, promoted, .. } = other;
-        let Self { cold_accesses, memory_stall_us, io_stall_us, oom_kills, over, rates, .. } = other;
+        let Self { cold_accesses, memory_stall_us, io_stall_us, lost_us, own_work_us, offload_cpu_us, oom_kills, over, rates, .. } = other;
         for (sum, part) in [
             (&mut self.time_ms, time_ms),
             (&mut self.memory, memory),
@@ -213,6 +237,9 @@ impl Sums {
             (&mut self.cold_accesses, cold_accesses),
             (&mut self.memory_stall_us, memory_stall_us),
             (&mut self.io_stall_us, io_stall_us),
+            (&mut self.lost_us, lost_us),
+            (&mut self.own_work_us, own_work_us),
+            (&mut self.offload_cpu_us, offload_cpu_us),
             (&mut self.oom_kills, oom_kills),
             (&mut self.over, over),
         ] {
@@ -317,6 +344,9 @@ mod tests {
             zswap_pool_bytes: Bytes(100 * 4096),
             promoted_pages: Pages(50),
             memory_stall_us: 3_000_000,
+            lost_us: 2_000_000,
+            own_work_us: 80_000_000,
+            offload_cpu_us: 600_000,
             oom_kills: 2,
             far_periods: 5,
             ..Figures::default()
@@ -336,6 +366,8 @@ mod tests {
         check("promotion_rate_over", 1.0);
         check("promotion_rate", 0.01);
         check("memory_stall", 0.01);
+        check("slowdown", 0.025);
+        check("offload_cpu", 0.002);
         check("evictions", 2.0 * 288.0);
         check("cold", 600.0 / 1_600.0);
         check("cold_accesses", 0.002);

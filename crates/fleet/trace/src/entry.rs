@@ -194,6 +194,9 @@ figures! {
     agent_start_unix_ms: UnixMillis, since 3: "Start time of the agent that wrote the entry: another value means a restart. 0 if unknown.";
     resolved_to_scans: u64, since 4: "Oldest age that the tracker distinguished from older ones, in scans: the lowest of the entry's scans. Histograms say nothing about thresholds above it. 0 if unknown.";
     sampled_pages: Pages, since 4: "Resident pages of the sample that the histograms are estimated from; 0 if all pages were counted. A mean.";
+    lost_us: u64, since 5: "Microseconds of the job's tasks that were lost to far memory: swap-ins, devices, the faults around them, own reclaim, a slow node. 0 unless measured.";
+    own_work_us: u64, since 5: "Microseconds of CPU time of the job's own work, in the periods in which lost_us was measured: lost_us as a share of it is the slowdown. 0 unless measured.";
+    offload_cpu_us: u64, since 5: "Microseconds of CPU time that the agent used to move memory of the job out, compression included.";
 }
 
 /// What one job did in one interval of time.

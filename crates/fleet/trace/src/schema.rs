@@ -28,8 +28,8 @@ use crate::error::{Error, Result};
 /// Version of the schema. Readers accept older files and reject newer ones.
 ///
 /// Version 2 adds slow memory nodes; version 3 parameter bundles, restarts of the agent and OOM kills;
-/// version 4 how ages were obtained.
-pub const VERSION: u32 = 4;
+/// version 4 how ages were obtained; version 5 what jobs lost to far memory.
+pub const VERSION: u32 = 5;
 
 /// Text columns: the first three belong to [`crate::JobId`], the others to [`crate::Labels`].
 pub(crate) const WORDS: [&str; 7] = ["cluster", "machine", "job", "class", "policy", "tracker", "decision"];

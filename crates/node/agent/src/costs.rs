@@ -8,6 +8,9 @@ use units::Bytes;
 pub struct Costs {
     /// CPU time of the agent, its children, and the kernel threads that run for it (kdamonds).
     pub cpu_seconds: f64,
+    /// Of it, the part of steps that moved memory of jobs out, with what the kernel did in their context: compression above all. Jobs
+    /// that have ended are included.
+    pub offload_cpu_seconds: f64,
     /// Resident memory of the agent.
     pub rss_bytes: Bytes,
     /// Finished scans.

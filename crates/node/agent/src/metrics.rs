@@ -3,7 +3,6 @@
 use std::net::SocketAddr;
 use std::sync::atomic::AtomicU64;
 
-use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::encoding::text::encode;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -13,33 +12,11 @@ use prometheus_client::registry::Registry;
 use crate::following::FollowingView;
 use crate::view::{JobView, Published, View};
 
-#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
-struct JobLabels {
-    // Not `job`: Prometheus has a label of that name for the scraped target, and would rename this one.
-    cgroup: String,
-    class: String,
-    kind: String,
-}
+mod labels;
+mod losses;
 
-#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
-struct FlowLabels {
-    cgroup: String,
-    tier: String,
-    direction: String,
-}
-
-#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
-struct LossLabels {
-    cgroup: String,
-    part: String,
-}
-
-#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
-struct ReasonLabels {
-    reason: String,
-}
-
-type RatioGauge = Gauge<f64, AtomicU64>;
+use labels::{FlowLabels, JobLabels, RatioGauge, ReasonLabels, labels};
+use losses::{losses, returns};
 
 /// A metric of jobs: name, help text, and how it is read from a job's view.
 type Metric<T> = (&'static str, &'static str, fn(&JobView) -> T);
@@ -53,6 +30,7 @@ pub fn render(view: &View) -> Result<String, std::fmt::Error> {
     job_sizes(&mut registry, &view.jobs);
     job_rates(&mut registry, &view.jobs);
     losses(&mut registry, &view.jobs);
+    returns(&mut registry, view);
     flows(&mut registry, &view.jobs);
     whole_agent(&mut registry, view);
     if let Some(rollout) = &view.rollout {
@@ -94,7 +72,7 @@ fn job_sizes(registry: &mut Registry, jobs: &[JobView]) {
 }
 
 fn job_rates(registry: &mut Registry, jobs: &[JobView]) {
-    let rates: [Metric<Option<f64>>; 10] = [
+    let rates: [Metric<Option<f64>>; 12] = [
         #[expect(clippy::cast_precision_loss, reason = "a metric has 16 digits")]
         ("job_could_save_bytes", "DRAM that offloading all idle memory of the job would save; absent until known", |job| {
             job.could_save_bytes.map(|bytes| bytes.0 as f64)
@@ -115,6 +93,16 @@ fn job_rates(registry: &mut Registry, jobs: &[JobView]) {
         ("job_slowdown_ratio", "Time lost to far memory in the last period, as a share of the CPU time of the job's own work", |job| {
             job.waits.slowdown_ratio
         }),
+        (
+            "job_instructions_per_cycle",
+            "Instructions per cycle in the last period; absent unless agent.count_instructions has them counted",
+            |job| job.waits.instructions_per_cycle,
+        ),
+        (
+            "job_trial_slowdown_ratio",
+            "Slowdown by the last trial that was kept, as the application reports it; absent without one",
+            |job| job.trial.map(|trial| trial.slowdown_ratio),
+        ),
         ("job_io_stall_ratio", "Share of the last period in which some task waited for I/O", |job| job.io_stall_ratio),
     ];
     for (name, help, read) in rates {
@@ -138,27 +126,6 @@ fn job_rates(registry: &mut Registry, jobs: &[JobView]) {
         }
         registry.register(name, help, family);
     }
-}
-
-/// What jobs lost to far memory, by its parts.
-fn losses(registry: &mut Registry, jobs: &[JobView]) {
-    let family = Family::<LossLabels, Counter<f64, AtomicU64>>::default();
-    let faults = Family::<JobLabels, Counter>::default();
-    for job in jobs {
-        let lost = &job.waits.lost;
-        for (part, seconds) in [
-            ("swap_in", lost.swap_in_seconds),
-            ("device", lost.device_seconds),
-            ("fault", lost.fault_seconds),
-            ("reclaim", lost.reclaim_seconds),
-            ("slow_node", lost.slow_seconds),
-        ] {
-            family.get_or_create(&LossLabels { cgroup: job.job.clone(), part: part.to_owned() }).inc_by(seconds);
-        }
-        faults.get_or_create(&labels(job)).inc_by(job.waits.major_faults);
-    }
-    registry.register("job_lost_seconds", "Time of the job's tasks that was lost to far memory, by its parts", family);
-    registry.register("job_major_faults", "Page faults of the job that had to read a page", faults);
 }
 
 fn flows(registry: &mut Registry, jobs: &[JobView]) {
@@ -194,6 +161,11 @@ fn whole_agent(registry: &mut Registry, view: &View) {
     }
     let seconds = [
         ("agent_cpu_seconds", "CPU time that the agent used", view.costs.cpu_seconds),
+        (
+            "agent_offload_cpu_seconds",
+            "CPU time that moving memory out used, compression included: the agent pays it",
+            view.costs.offload_cpu_seconds,
+        ),
         ("agent_scan_cpu_seconds", "CPU time that scans used", view.costs.scan_cpu_seconds),
         ("agent_rates_seconds", "Time during which access rates were sampled", view.costs.rates_seconds),
         ("agent_rates_cpu_seconds", "CPU time that sampling of access rates used", view.costs.rates_cpu_seconds),
@@ -292,10 +264,6 @@ fn following(registry: &mut Registry, rollout: &FollowingView) {
     }
 }
 
-fn labels(job: &JobView) -> JobLabels {
-    JobLabels { cgroup: job.job.clone(), class: job.class.to_owned(), kind: job.kind.to_owned() }
-}
-
 fn signed(value: u64) -> i64 {
     i64::try_from(value).unwrap_or(i64::MAX)
 }
@@ -343,13 +311,21 @@ mod tests {
             slow_budget_per_second: known,
             stall_ratio: known,
             io_stall_ratio: known,
-            waits: crate::waits::WaitsView { slowdown_ratio: known, ..Default::default() },
+            trial: Some(crate::trials::TrialView::default()),
+            waits: crate::waits::WaitsView {
+                slowdown_ratio: known,
+                swap_in_means: Some(crate::durations::Quantiles::default()),
+                swap_in_max_us: known,
+                instructions_per_cycle: known,
+                ..Default::default()
+            },
             ..JobView::default()
         };
         let reasons = || [("clock", 1)].into();
         let rollout = FollowingView { refused: reasons(), reverts: reasons(), ..FollowingView::default() };
         let mut view = View { jobs: vec![job], rollout: Some(rollout), ..View::default() };
         view.tiers.swap_read_us = Some(1);
+        view.tiers.faults.compressed = Some(crate::durations::Quantiles { count: 64, p50_us: 5.0, p90_us: 9.0, p99_us: 40.0 });
         view.savings.request_gap_ratio = known;
         view
     }

@@ -64,6 +64,8 @@ struct Recorded {
     stalled_us: Option<[u64; 2]>,
     /// Processes killed by the out-of-memory killer, ever.
     oom_killed: Option<u64>,
+    /// Microseconds that the job lost, of its own work, and of the agent's CPU time for it, since the agent first observed it.
+    costs_us: Option<[u64; 3]>,
     /// When its latest entry begins.
     begun_unix_ms: UnixMillis,
     entry: Option<Partial>,
@@ -180,6 +182,7 @@ impl Recorder {
             scanned_at: None,
             stalled_us: None,
             oom_killed: None,
+            costs_us: None,
             begun_unix_ms: UnixMillis::EPOCH,
             entry: None,
         });
@@ -280,6 +283,7 @@ impl Recorded {
         self.scanned_at = scanned_at;
         let stalled_us = self.stalled_since(job);
         let oom_kills = self.oom_killed_since(job);
+        let costs_us = self.costs_since(job);
         let zswapped = job.cgroup.stat().ok().and_then(|stat| stat.zswapped).unwrap_or_default();
         let compressed = (zswapped + memory.zram_stored).min(memory.far);
         let held = matches!(step.decision, Decision::Hold { .. });
@@ -313,6 +317,9 @@ impl Recorded {
         sum.memory_stall_us += stalled_us[0];
         sum.io_stall_us += stalled_us[1];
         sum.oom_kills += oom_kills;
+        sum.lost_us += costs_us[0];
+        sum.own_work_us += costs_us[1];
+        sum.offload_cpu_us += costs_us[2];
         sum.agent_start_unix_ms = agent_start_unix_ms;
         sum.threshold_scans = u64::from(step.threshold.unwrap_or(Age(0)).0);
         sum.held_periods += u64::from(held);
@@ -339,6 +346,15 @@ impl Recorded {
         let Ok(events) = job.cgroup.events() else { return 0 };
         let before = self.oom_killed.replace(events.oom_kill).unwrap_or(events.oom_kill);
         events.oom_kill.saturating_sub(before)
+    }
+
+    /// Microseconds that the job lost, of its own work, and of the agent's CPU time for it, since the last call.
+    fn costs_since(&mut self, job: &Job) -> [u64; 3] {
+        let measured = job.waits.measured();
+        let offload = Duration::try_from_secs_f64(job.waits.view().offload_cpu_seconds).unwrap_or_default();
+        let now = [measured.lost, measured.own_work, offload].map(|time| u64::try_from(time.as_micros()).unwrap_or(u64::MAX));
+        let before = self.costs_us.replace(now).unwrap_or(now);
+        [0, 1, 2].map(|at| now[at].saturating_sub(before[at]))
     }
 
     fn finish(mut self) -> Option<Entry> {

@@ -8,7 +8,9 @@ use std::time::Duration;
 use config::Policy;
 use daemon::socket::Limits;
 use policy::background::Hint;
+use policy::trial::Kept;
 use serde_json::json;
+use units::UnixMillis;
 
 use crate::scheduler::Message;
 use crate::view::{Published, View};
@@ -54,7 +56,9 @@ fn order(request: &str, view: &View, messages: &SyncSender<Message>) -> serde_js
     let done = match request.split_once(' ') {
         Some(("hint", rest)) => hint(rest, view, messages),
         Some(("hold", rest)) => hold(rest, view, messages),
-        _ => Err("unknown request; known are: status, explain, hint JOB WORD, hold JOB SECONDS".to_owned()),
+        Some(("keep", rest)) => keep(rest, view, messages),
+        Some(("forget", path)) => send(messages, Message::Forget { job: path.to_owned() }),
+        _ => Err("unknown request; known are: status, explain, hint JOB WORD, hold JOB SECONDS, keep JOB FIGURES, forget JOB".to_owned()),
     };
     done.map_or_else(|error| json!({ "error": error }), |()| json!({ "ok": true }))
 }
@@ -90,6 +94,34 @@ fn hold(request: &str, view: &View, messages: &SyncSender<Message>) -> Result<()
         return Err(format!("{path} is under policy slowdown: a trial cannot promote what is in a slow node"));
     }
     send(messages, Message::Hold { job: path.to_owned(), time })
+}
+
+/// Passes the result of a trial to the loop: `JOB`, then slowdown and the ends of its interval in millionths, then promotions and
+/// refaults in 1,000 s.
+fn keep(request: &str, view: &View, messages: &SyncSender<Message>) -> Result<(), String> {
+    let mut words = request.rsplitn(6, ' ');
+    let trial = (|| {
+        let mut next = || words.next();
+        let (refaulted, promoted) = (next()?.parse().ok()?, next()?.parse().ok()?);
+        let (upper, lower, slowdown) = (next()?.parse().ok()?, next()?.parse().ok()?, next()?.parse().ok()?);
+        Some(Kept {
+            slowdown_ppm: slowdown,
+            lower_ppm: lower,
+            upper_ppm: upper,
+            promoted_per_1000_s: promoted,
+            refaulted_per_1000_s: refaulted,
+            at_unix_ms: UnixMillis(0),
+        })
+    })();
+    let trial = trial.filter(Kept::is_consistent).ok_or("not the result of a trial; write keep JOB and its five figures")?;
+    let path = words.next().unwrap_or_default();
+    let Some(job) = view.jobs.iter().find(|job| job.job == path) else {
+        return Err(format!("the agent watches no job {path}; see thermocline status"));
+    };
+    if ![Policy::ColdAge, Policy::Auto].iter().any(|known| known.as_str() == job.policy) {
+        return Err(format!("{path} is under policy {}, which no trial limits; set policy = \"auto\" or \"cold_age\"", job.policy));
+    }
+    send(messages, Message::Keep { job: path.to_owned(), trial })
 }
 
 fn send(messages: &SyncSender<Message>, message: Message) -> Result<(), String> {
@@ -160,6 +192,36 @@ mod tests {
         }
         hold("/a b 90", &view, &messages).unwrap();
         assert_eq!(received.recv(), Ok(Message::Hold { job: "/a b".to_owned(), time: Duration::from_secs(90) }));
+    }
+
+    #[test]
+    fn the_result_of_a_trial_reaches_the_loop_or_is_refused() {
+        let job = |path: &str, policy| crate::view::JobView { job: path.to_owned(), policy, ..Default::default() };
+        let view = View { jobs: vec![job("/a b", "cold_age"), job("/p", "pressure")], ..View::default() };
+        let (messages, received) = std::sync::mpsc::sync_channel(2);
+        for (request, piece) in [
+            ("/a b", "not the result"),
+            ("/a b 1 2 3 4", "not the result"),
+            ("/a b 50000 60000 70000 9 4", "not the result"),
+            ("/a b 5e4 4e4 7e4 9 4", "not the result"),
+            ("/z 50000 -40000 70000 9 4", "no job /z"),
+            ("/p 50000 -40000 70000 9 4", "policy pressure"),
+        ] {
+            let error = keep(request, &view, &messages).unwrap_err();
+            assert!(error.contains(piece), "{request}: {error}");
+        }
+        keep("/a b 50000 -40000 70000 9 4", &view, &messages).unwrap();
+        assert!(order("forget /a b", &view, &messages)["ok"] == true);
+        let trial = Kept {
+            slowdown_ppm: 50_000,
+            lower_ppm: -40_000,
+            upper_ppm: 70_000,
+            promoted_per_1000_s: 9,
+            refaulted_per_1000_s: 4,
+            at_unix_ms: UnixMillis(0),
+        };
+        let taken: Vec<_> = received.try_iter().collect();
+        assert_eq!(taken, [Message::Keep { job: "/a b".to_owned(), trial }, Message::Forget { job: "/a b".to_owned() }]);
     }
 
     #[test]

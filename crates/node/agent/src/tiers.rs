@@ -30,8 +30,8 @@ use areas::{Area, Areas};
 use compaction::Compaction;
 use failing::Failing;
 use latency::{Latency, fault_on_new_memory};
-pub use returns::Fault;
-use returns::Measurement;
+use returns::Returns;
+pub use returns::{Fault, FaultsView};
 
 /// Latency of a page from a device before one was measured, in microseconds: the slower end of flash devices (TMO figure 5).
 const DEVICE_US: u32 = 1_000;
@@ -52,9 +52,6 @@ pub struct PageCosts {
     /// (`mm/memory.c`, `mm/workingset.c`).
     pub uncharged_us: u32,
 }
-
-/// Steps to measure a fault: pages of the agent may be kept in DRAM once by chance, and by its unit's limits always.
-const FAULT_TRIES: u32 = 6;
 
 /// The name of zswap's row.
 const ZSWAP: &str = "zswap";
@@ -86,12 +83,8 @@ pub struct Tiers {
     failing: Failing,
     compaction: Compaction,
     zswap_us: Option<u32>,
-    /// A page fault on swapped-out memory.
-    fault: Fault,
-    /// Measures `fault` on such memory; before, it is that of a fault on new memory.
-    measurement: Measurement,
-    /// How often that was tried.
-    fault_tries: u32,
+    /// Page faults on swapped-out memory.
+    returns: Returns,
     /// Pages written to swap devices since boot, when last read.
     written: Option<u64>,
     /// Bytes written to swap devices since the agent started.
@@ -115,6 +108,8 @@ pub struct TiersView {
     pub file_read_us: Option<u32>,
     /// Latency of a page from zswap including its fault, in microseconds; `None` before the first sample.
     pub zswap_read_us: Option<u32>,
+    /// Durations of page faults on swapped-out memory, measured on pages of the agent, by where the pages were.
+    pub faults: FaultsView,
     /// Bytes that may be written to swap devices now.
     pub writable_bytes: Bytes,
     /// Bytes written to swap devices since the agent started, by any process.
@@ -159,9 +154,7 @@ impl Tiers {
             failing: Failing::new(roots),
             compaction: Compaction::default(),
             zswap_us: None,
-            fault: Fault { beside: fault_on_new_memory(clock), ..Fault::default() },
-            measurement: Measurement::default(),
-            fault_tries: 0,
+            returns: Returns::new(fault_on_new_memory(clock)),
             written: None,
             written_bytes: Bytes::ZERO,
         }
@@ -243,27 +236,22 @@ impl Tiers {
         self.zswap_us = Some(us.saturating_add(self.fault_us()));
     }
 
-    /// Measures what a page fault costs beside the read, in two calls, if pages may go anywhere.
+    /// Measures page faults on swapped-out memory, in two calls, if pages may go anywhere.
     pub fn measure_fault(&mut self, accounting: &mut TaskStats, clock: &Clock) {
-        if !(self.offer.compressed || self.offer.device) || self.fault_tries >= FAULT_TRIES {
-            return;
-        }
-        self.fault_tries += 1;
-        if let Some(fault) = self.measurement.step(accounting, clock) {
-            log::info!("a page fault on swapped-out memory takes {:?}, and {:?} for the read", fault.beside, fault.read);
-            (self.fault, self.fault_tries) = (fault, FAULT_TRIES);
+        if self.offer.compressed || self.offer.device {
+            self.returns.measure(accounting, clock);
         }
     }
 
     /// A page fault on swapped-out memory; until it was measured, one on new memory.
     #[must_use]
     pub fn fault(&self) -> Fault {
-        self.fault
+        self.returns.fault()
     }
 
     /// Its part beside the read in microseconds, rounded up.
     fn fault_us(&self) -> u32 {
-        u32::try_from(self.fault.beside.as_nanos().div_ceil(1000)).unwrap_or(u32::MAX)
+        u32::try_from(self.returns.fault().beside.as_nanos().div_ceil(1000)).unwrap_or(u32::MAX)
     }
 
     /// Bytes that may be written to swap devices now.
@@ -323,6 +311,7 @@ impl Tiers {
             swap_read_us: self.device_us(None),
             file_read_us: self.files.mean_us,
             zswap_read_us: self.zswap_us,
+            faults: self.returns.view(),
             writable_bytes: self.writable(now),
             written_bytes: self.written_bytes,
             swap_errors: self.failing.count(),

@@ -16,6 +16,7 @@ use crate::machine::Machine;
 use crate::savings::Ledger;
 use crate::slow_node::SlowNode;
 use crate::tiers::TiersView;
+use crate::trials::TrialView;
 use crate::waits::WaitsView;
 
 /// The whole agent.
@@ -196,6 +197,8 @@ pub struct JobView {
     pub refault_stall_ratio: Option<f64>,
     /// What it lost to far memory.
     pub waits: WaitsView,
+    /// The result of its last trial that was kept; `None` without one.
+    pub trial: Option<TrialView>,
     /// `far_bytes / cold_bytes` (SDFM section 6.1).
     pub coverage_ratio: f64,
     /// The cold-age threshold in seconds; `None` if none qualifies.

@@ -14,11 +14,13 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use kernel::cgroup::Cgroup;
+use kernel::perf::instructions::Counts as Counted;
 use kernel::taskstats::{Delays, TaskStats};
 use kernel::{Result, Roots};
 use serde::Serialize;
 use units::Bytes;
 
+use crate::durations::{Quantiles, RecentDurations};
 use crate::tiers::Fault;
 
 /// The kernel's delay accounting, opened when it is on.
@@ -100,6 +102,16 @@ pub struct WaitsView {
     pub slowdown_ratio: Option<f64>,
     /// Mean wait per read of swapped-out pages, in microseconds, without waits for devices; `None` before the first.
     pub swap_in_mean_us: Option<f64>,
+    /// How these waits are distributed over the last one to two hours: the mean of each process in each control period, weighted by
+    /// its reads. Single waits vary more. `None` without any.
+    pub swap_in_means: Option<Quantiles>,
+    /// A longest single read of a task, in microseconds, since the task started: there may be longer ones, as the kernel reports that
+    /// of one task of each process. `None` where it reports none (before Linux 6.14).
+    pub swap_in_max_us: Option<f64>,
+    /// CPU time of the agent in the steps that moved memory of the job out: the choice of the pages, and what the kernel does in
+    /// the context of the request (unmapping, compression, submission of writes). The agent pays it, in its own cgroup; the
+    /// job pays for decompression, in `lost.swap_in_seconds`.
+    pub offload_cpu_seconds: f64,
     /// Of these waits, those for pages that belonged to the working set when they left DRAM.
     pub thrashing_seconds: f64,
     /// Page faults that had to read a page.
@@ -108,6 +120,8 @@ pub struct WaitsView {
     pub refaults: u64,
     /// CPU time of the job's tasks.
     pub cpu_seconds: f64,
+    /// Instructions per cycle in the last period; `None` unless they are counted (`agent.count_instructions`).
+    pub instructions_per_cycle: Option<f64>,
 }
 
 /// The kernel's counters of a cgroup at one reading.
@@ -127,14 +141,43 @@ pub struct Waits {
     processes: BTreeMap<i32, Delays>,
     last: Option<(Duration, Counts)>,
     delays: Delays,
+    swap_ins: RecentDurations,
+    measured: MeasuredLoss,
     view: WaitsView,
 }
 
+/// What a job lost in the periods in which delay accounting was read, and its own work in these, so that their ratio is a slowdown.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct MeasuredLoss {
+    /// Time lost to far memory.
+    pub lost: Duration,
+    /// CPU time of the job's own work.
+    pub own_work: Duration,
+}
+
 impl Waits {
+    /// Charges CPU time that the agent used to move memory of the job out.
+    pub fn charge_offload(&mut self, cpu: Duration) {
+        self.view.offload_cpu_seconds += cpu.as_secs_f64();
+    }
+
     /// The figures as of the last reading.
     #[must_use]
     pub fn view(&self) -> WaitsView {
         self.view
+    }
+
+    /// Takes in what the processors counted in a period; `None` if the job is not counted.
+    #[expect(clippy::cast_precision_loss, reason = "shown to people")]
+    pub fn count_instructions(&mut self, counts: Option<Counted>) {
+        let counts = counts.filter(|counts| counts.cycles > 0);
+        self.view.instructions_per_cycle = counts.map(|counts| counts.instructions as f64 / counts.cycles as f64);
+    }
+
+    /// What was lost in the periods that were measured, since the agent first observed the job.
+    #[must_use]
+    pub fn measured(&self) -> MeasuredLoss {
+        self.measured
     }
 
     /// Reads what the job's processes waited for since the last reading. What a process waits for before its first reading and after
@@ -151,6 +194,7 @@ impl Waits {
         latencies: Latencies,
     ) -> Result<()> {
         let counts = Counts::read(cgroup)?;
+        self.swap_ins.age(now);
         let delays = accounting.and_then(|accounting| self.delays_of(pids, accounting));
         self.view.measured = delays.is_some();
         let delays = delays.unwrap_or_default();
@@ -168,7 +212,11 @@ impl Waits {
             match accounting.delays(pid) {
                 Ok(now) => {
                     if let Some(before) = self.processes.get(&pid) {
-                        sum += now - *before;
+                        let waited = now - *before;
+                        if let Some(mean_ns) = waited.swap_in.total_ns.checked_div(waited.swap_in.count) {
+                            self.swap_ins.add(Duration::from_nanos(mean_ns), waited.swap_in.count);
+                        }
+                        sum += waited;
                     }
                     read.insert(pid, now);
                 }
@@ -193,12 +241,20 @@ impl Waits {
         view.major_faults += major_faults;
         view.refaults += now.refaults.saturating_sub(before.refaults);
         view.thrashing_seconds = seconds(self.delays.thrashing.total_ns);
+        view.swap_in_means = self.swap_ins.quantiles();
+        let max_ns = self.delays.swap_in_max_ns;
+        view.swap_in_max_us = (max_ns > 0).then(|| seconds(max_ns) * 1e6);
         view.swap_in_mean_us = (self.delays.swap_in.count > 0).then(|| mean_us(&self.delays));
         let used_us = now.cpu_us.zip(before.cpu_us).map(|(now, before)| now.saturating_sub(before));
         let used = Duration::from_micros(used_us.unwrap_or(0)).as_secs_f64();
         view.cpu_seconds += used;
         let work = used - lost.on_cpu();
-        view.slowdown_ratio = (used_us.is_some() && work > 0.0).then(|| lost.seconds() / work);
+        let has_worked = used_us.is_some() && work > 0.0;
+        view.slowdown_ratio = has_worked.then(|| lost.seconds() / work);
+        if has_worked && view.measured {
+            self.measured.lost += Duration::try_from_secs_f64(lost.seconds()).unwrap_or_default();
+            self.measured.own_work += Duration::try_from_secs_f64(work).unwrap_or_default();
+        }
     }
 }
 
@@ -266,6 +322,7 @@ mod tests {
             run_queue: delay(200, 60),
             reclaim: delay(1, 7),
             thrashing: delay(9, 30),
+            swap_in_max_ns: 0,
         };
         let latencies =
             Latencies { fault: Fault { beside: Duration::from_micros(2), ..Fault::default() }, slow_rate: 1000.0, slow_ns: 3_000 };
@@ -300,8 +357,22 @@ mod tests {
         assert!((found - 0.3).abs() < 1e-9, "{found}");
         assert!((waits.view().lost_seconds - 0.3).abs() < 1e-9 && waits.view().major_faults == 8);
         assert_eq!(waits.view().swap_in_mean_us, Some(1000.0));
+        assert_eq!(waits.measured(), MeasuredLoss::default(), "delay accounting was not read");
+        waits.view.measured = true;
+        waits.close(SECOND, (before, counts(Some(600_000))), delays, Latencies::default());
+        let ms = Duration::from_millis;
+        assert_eq!(waits.measured(), MeasuredLoss { lost: ms(150), own_work: ms(500) });
         waits.close(SECOND, (before, counts(Some(50_000))), delays, Latencies::default());
         assert_eq!(waits.view().slowdown_ratio, None, "no work of its own is known");
+    }
+
+    #[test]
+    fn instructions_per_cycle_are_those_of_the_last_period() {
+        let mut waits = Waits::default();
+        for (counts, expected) in [(Some((300, 200)), Some(1.5)), (Some((0, 0)), None), (Some((1, 4)), Some(0.25)), (None, None)] {
+            waits.count_instructions(counts.map(|(instructions, cycles)| Counted { instructions, cycles }));
+            assert_eq!(waits.view().instructions_per_cycle, expected);
+        }
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Converts the configuration to the parameters of the controllers, whose times are whole milliseconds, rounded down.
 
-use units::{Bytes, Millis};
+use units::{Bytes, Millis, RatioPpm};
 
 use crate::choice::Class;
 use crate::config::Config;
@@ -58,10 +58,16 @@ impl Config {
         policy::tiering::Params { compressed_max, latency_max_us, swap_cost }
     }
 
+    /// Returns the slowdown that a class tolerates.
+    #[must_use]
+    pub fn slowdown_tolerated(&self, class: Class) -> RatioPpm {
+        self.by_class(class, self.slow.slowdown, |class| class.slowdown, |class| class.slowdown)
+    }
+
     /// Returns the parameters of the slowdown controller for a class, with slow memory of this latency in nanoseconds.
     #[must_use]
     pub fn slowdown_for(&self, class: Class, latency_ns: u64) -> policy::slowdown::Params {
-        let slowdown = self.by_class(class, self.slow.slowdown, |class| class.slowdown, |class| class.slowdown);
+        let slowdown = self.slowdown_tolerated(class);
         policy::slowdown::Params { slowdown, latency_ns, sample: self.slow.sample }
     }
 }

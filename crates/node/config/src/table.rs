@@ -46,6 +46,10 @@ settings::tables! {
             "How many files of the journal are kept; the oldest is deleted first.";
         jobs_max: u32 = Unit::Count, "1000" in "1" ..= "10000",
             "The maximum number of jobs. Further cgroups become jobs when others end.";
+        count_instructions: u32 = Unit::Count, "0" in "0" ..= "16",
+            "How many jobs, the largest, have their instructions per cycle counted by counters of the processors, with more work at each context switch. Each takes two descriptors per processor: 16 jobs on 1,024 processors take half of what the unit permits. 0 counts none.";
+        trial_keep: Duration = Unit::Duration, "7d" in "0s" ..= "90d",
+            "How long the result of a trial that was kept (`thermocline trial --keep`) limits what is offloaded from its job. 0s ignores such results.";
         sample_points: u32 = Unit::Count, "16384" in "256" ..= "1000000",
             "The maximum number of pages that trackers `sampled` and `sampled_frames` watch at once on the machine; the latter watches 64 of each job if that is more. More pages make ages and promotion rates more exact; each costs about a microsecond of CPU time per scan.";
         split_idle: bool = Unit::Bool, "true",
@@ -141,7 +145,7 @@ settings::tables! {
     /// it holds memory that is accessed so rarely that the job's slowdown stays within its limit.
     pub struct Slow = "slow", Always {
         slowdown: RatioPpm = Unit::Ratio, "3%" in "0%" ..= "50%", search "0.5%" ..= "20%" Log,
-            "The upper bound of a job's slowdown by accesses to slow memory. 0% moves all memory back to the fast node (Thermostat section 3.4).";
+            "The upper bound of a job's slowdown by accesses to slow memory. 0% moves all memory back to the fast node (Thermostat section 3.4). Under policies `cold_age` and `auto`, the slowdown that a trial of the job may show: beyond it, a trial that is kept limits promotions (`thermocline trial --keep`).";
         latency: Duration = Unit::Duration, "0s" in "0s" ..= "1ms",
             "The latency of one access to slow memory; 0s uses the value that the firmware reports for the node (HMAT).";
         node: String = Unit::Word, "auto",

@@ -18,6 +18,8 @@ use perf_event::{Builder, SampleFlag, SampleSkid, Sampler};
 
 use crate::{Error, Result, Roots, file};
 
+pub mod instructions;
+
 /// Size of the kernel's buffer per processor and event, in bytes: about ten thousand samples between two calls of `drain`.
 const BUFFER_BYTES: usize = 512 << 10;
 

@@ -172,6 +172,14 @@ pub fn thread_cpu_time() -> Result<Duration> {
     cpu_time(libc::RUSAGE_THREAD)
 }
 
+/// CPU time of all children that have exited and were waited for, user and system.
+///
+/// # Errors
+/// [`Error::Io`]; `getrusage(2)` documents no error for this operation.
+pub fn children_cpu_time() -> Result<Duration> {
+    cpu_time(libc::RUSAGE_CHILDREN)
+}
+
 fn cpu_time(who: libc::c_int) -> Result<Duration> {
     let mut usage = std::mem::MaybeUninit::<libc::rusage>::zeroed();
     // SAFETY: `usage` has the size of a rusage, and the kernel writes it.

@@ -1,7 +1,8 @@
 //! Delay accounting: how long the tasks of a process waited, and for what (`taskstats` over generic netlink).
 //!
 //! The kernel counts while `kernel.task_delayacct` is 1 (Linux 5.14), and only tasks that started after it was set. Answers are
-//! `struct taskstats` of `include/uapi/linux/taskstats.h`, which grows at its end only: fields are read at fixed offsets.
+//! `struct taskstats` of `include/uapi/linux/taskstats.h`, which grows at its end: fields are read at fixed offsets. One version, 15
+//! (Linux 6.14 and 6.15), has the longest and the shortest delay in between; version 16 moved them to the end.
 #![allow(unsafe_code)]
 
 use std::fs::File;
@@ -39,12 +40,25 @@ const ATTR_TGID: u16 = 2;
 const TYPE_STATS: u16 = 3;
 const TYPE_AGGREGATE_TGID: u16 = 5;
 
-/// Offsets in `struct taskstats` of a count of delays; their sum in nanoseconds follows it.
+/// Offset in every layout of how often a task could run; the sum of its waits for a processor follows it.
 const RUN_QUEUE: usize = 16;
-const BLOCK_IO: usize = 32;
-const SWAP_IN: usize = 48;
-const RECLAIM: usize = 312;
-const THRASHING: usize = 328;
+
+/// Offsets in one layout of `struct taskstats`.
+struct Layout {
+    // Of a count of delays; their sum in nanoseconds follows it.
+    block_io: usize,
+    swap_in: usize,
+    reclaim: usize,
+    thrashing: usize,
+    /// Of the longest delay, which versions before 15 lack.
+    swap_in_max: usize,
+}
+
+/// The layout of all versions but one.
+const LAYOUT: Layout = Layout { block_io: 32, swap_in: 48, reclaim: 312, thrashing: 328, swap_in_max: 464 };
+
+/// Version 15: two numbers more after each kind of delay, of which that of the processor comes first.
+const LAYOUT_15: Layout = Layout { block_io: 48, swap_in: 80, reclaim: 360, thrashing: 392, swap_in_max: 96 };
 
 /// How often tasks waited, and for how long.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
@@ -68,6 +82,9 @@ pub struct Delays {
     pub reclaim: Delay,
     /// Of the waits above, those for pages that belonged to the working set when they were evicted.
     pub thrashing: Delay,
+    /// A longest read of a swapped-out page since the start, in nanoseconds; zero where the kernel reports none (before Linux 6.14).
+    /// It is that of one of the process' tasks: the kernel does not compare them (`delayacct_add_tsk()` in `kernel/delayacct.c`).
+    pub swap_in_max_ns: u64,
 }
 
 impl AddAssign for Delay {
@@ -93,12 +110,14 @@ impl AddAssign for Delays {
         self.run_queue += more.run_queue;
         self.reclaim += more.reclaim;
         self.thrashing += more.thrashing;
+        self.swap_in_max_ns = self.swap_in_max_ns.max(more.swap_in_max_ns);
     }
 }
 
 impl Sub for Delays {
     type Output = Self;
 
+    /// The longest delay has no difference: it remains that since the start.
     fn sub(self, before: Self) -> Self {
         Self {
             swap_in: self.swap_in - before.swap_in,
@@ -106,6 +125,7 @@ impl Sub for Delays {
             run_queue: self.run_queue - before.run_queue,
             reclaim: self.reclaim - before.reclaim,
             thrashing: self.thrashing - before.thrashing,
+            swap_in_max_ns: self.swap_in_max_ns,
         }
     }
 }
@@ -247,12 +267,14 @@ fn attribute(mut attributes: &[u8], wanted: u16) -> Option<&[u8]> {
 fn parse(stats: &[u8]) -> Option<Delays> {
     let number = |at: usize| Some(u64::from_ne_bytes(stats.get(at..at + 8)?.try_into().ok()?));
     let delay = |at: usize| Some(Delay { count: number(at)?, total_ns: number(at + 8)? });
+    let layout = if half(stats, 0)? == 15 { LAYOUT_15 } else { LAYOUT };
     Some(Delays {
-        swap_in: delay(SWAP_IN)?,
-        block_io: delay(BLOCK_IO)?,
+        swap_in: delay(layout.swap_in)?,
+        block_io: delay(layout.block_io)?,
         run_queue: delay(RUN_QUEUE)?,
-        reclaim: delay(RECLAIM)?,
-        thrashing: delay(THRASHING)?,
+        reclaim: delay(layout.reclaim)?,
+        thrashing: delay(layout.thrashing)?,
+        swap_in_max_ns: number(layout.swap_in_max).unwrap_or(0),
     })
 }
 
@@ -271,8 +293,14 @@ mod tests {
 
     /// A kernel's answer: a padding attribute comes before the statistics where these must be aligned.
     fn answer(sequence: u32) -> Vec<u8> {
-        let mut stats = vec![0; 352];
-        for (at, value) in [(BLOCK_IO, 3_u64), (BLOCK_IO + 8, 900), (SWAP_IN, 5), (SWAP_IN + 8, 70), (RUN_QUEUE, 8), (THRASHING + 8, 11)] {
+        answer_of(sequence, 8, 352, &[(16, 8), (32, 3), (40, 900), (48, 5), (56, 70), (336, 11)])
+    }
+
+    /// An answer of this version and size with these numbers.
+    fn answer_of(sequence: u32, version: u16, size: usize, numbers: &[(usize, u64)]) -> Vec<u8> {
+        let mut stats = vec![0; size];
+        stats[..2].copy_from_slice(&version.to_ne_bytes());
+        for &(at, value) in numbers {
             stats[at..at + 8].copy_from_slice(&value.to_ne_bytes());
         }
         let attribute = |kind: u16, value: &[u8]| {
@@ -297,7 +325,27 @@ mod tests {
         assert_eq!(found.swap_in, Delay { count: 5, total_ns: 70 });
         assert_eq!(found.run_queue, Delay { count: 8, total_ns: 0 });
         assert_eq!((found.reclaim, found.thrashing), (Delay::default(), Delay { count: 0, total_ns: 11 }));
+        assert_eq!(found.swap_in_max_ns, 0, "this version reports none");
         assert_eq!(payload(&answer(8), 9), Ok(None), "an answer to an earlier request");
+    }
+
+    #[test]
+    fn version_15_has_its_fields_elsewhere() {
+        let check = |version, size, numbers: &[(usize, u64)]| {
+            let found = read(&answer_of(9, version, size, numbers)).unwrap();
+            let expected = Delays {
+                swap_in: Delay { count: 5, total_ns: 70 },
+                block_io: Delay { count: 3, total_ns: 900 },
+                run_queue: Delay { count: 8, total_ns: 6 },
+                reclaim: Delay { count: 1, total_ns: 20 },
+                thrashing: Delay { count: 2, total_ns: 11 },
+                swap_in_max_ns: 44,
+            };
+            assert_eq!(found, expected, "version {version}");
+        };
+        let fields = [(16, 8), (24, 6), (48, 3), (56, 900), (80, 5), (88, 70), (96, 44), (360, 1), (368, 20), (392, 2), (400, 11)];
+        check(15, 560, &fields);
+        check(16, 560, &[(16, 8), (24, 6), (32, 3), (40, 900), (48, 5), (56, 70), (312, 1), (320, 20), (328, 2), (336, 11), (464, 44)]);
     }
 
     #[test]
@@ -328,8 +376,9 @@ mod tests {
     fn differences_never_go_below_zero() {
         let (less, more) = (Delay { count: 1, total_ns: 5 }, Delay { count: 2, total_ns: 3 });
         assert_eq!(more - less, Delay { count: 1, total_ns: 0 });
-        let mut sum = Delays { swap_in: more, ..Delays::default() };
-        sum += Delays { swap_in: less, ..Delays::default() };
+        let mut sum = Delays { swap_in: more, swap_in_max_ns: 3, ..Delays::default() };
+        sum += Delays { swap_in: less, swap_in_max_ns: 2, ..Delays::default() };
+        assert_eq!((sum - sum).swap_in_max_ns, 3);
         assert_eq!((sum - Delays::default()).swap_in, Delay { count: 3, total_ns: 8 });
     }
 }

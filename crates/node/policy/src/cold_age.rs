@@ -182,11 +182,21 @@ pub struct Input {
     /// instead of P.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub allowance: Option<Pages>,
+    /// Promotions that a trial of the job permits in the window ([`crate::trial`]), if these are fewer; `None` without one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub trial_max: Option<Pages>,
     /// The sample that the histograms were estimated from; `None` if all pages were counted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sample: Option<Sample>,
     /// The veto in effect; `None` without one.
     pub veto: Option<Veto>,
+}
+
+impl Input {
+    /// The promotions that are permitted of these.
+    fn at_most(&self, promotions: Pages) -> Pages {
+        self.trial_max.map_or(promotions, |most| promotions.min(most))
+    }
 }
 
 /// Returns the promotions that a stall target permits: `target * window / cost`, rounded down.
@@ -278,7 +288,7 @@ pub struct Step {
 pub fn step(params: &Params, thresholds: &Thresholds, state: &State, input: &Input) -> (State, Step) {
     let working_set = input.cold.below_first();
     let by_rate = || promotions_allowed(params.promotion_rate_max, working_set, input.window_ms);
-    let promotions_max = input.allowance.unwrap_or_else(by_rate);
+    let promotions_max = input.at_most(input.allowance.unwrap_or_else(by_rate));
     let observed = input.window_ms > Millis::ZERO
         && input.cold.fits(thresholds)
         && input.promotions.fits(thresholds)
@@ -346,7 +356,7 @@ impl State {
     /// is kept in the mean, or nothing was measured.
     #[must_use]
     pub fn far_max(&self, params: &Params, thresholds: &Thresholds, input: &Input, allowed: Pages) -> Option<Pages> {
-        self.mean?.largest(thresholds, input, allowed, params.partial).map(|(part, _)| part.far_max)
+        self.mean?.largest(thresholds, input, input.at_most(allowed), params.partial).map(|(part, _)| part.far_max)
     }
 
     fn count(&mut self, best: usize, weight: u32) {

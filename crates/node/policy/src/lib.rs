@@ -20,4 +20,5 @@ pub mod refaults;
 pub mod slowdown;
 pub mod thresholds;
 pub mod tiering;
+pub mod trial;
 pub mod veto;

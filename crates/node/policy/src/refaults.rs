@@ -98,6 +98,9 @@ pub struct Input {
     /// ([`crate::cold_age::allowance`]) instead of P.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub allowance: Option<Pages>,
+    /// Promotions and refaults that a trial of the job permits in the period ([`crate::trial`]), if these are fewer; `None` without one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub trial_max: Option<Pages>,
     /// The veto in effect; `None` without one.
     pub veto: Option<Veto>,
 }
@@ -152,6 +155,7 @@ pub struct Step {
 pub fn step(params: &Params, state: &State, input: &Input) -> (State, Step) {
     let by_rate = || promotions_allowed(params.promotion_rate_max, input.working_set + input.cache, input.elapsed_ms);
     let allowed = input.allowance.unwrap_or_else(by_rate);
+    let allowed = input.trial_max.map_or(allowed, |most| allowed.min(most));
     let refaults = u128::from(input.refaulted.0) * u128::from(input.refault_cost.0) / 1_000_000;
     let returned = input.promoted + Pages(u64::try_from(refaults).unwrap_or(u64::MAX));
     let most = Pages(input.cache.0 / PARTS).max(LEAST);

@@ -5,6 +5,10 @@ use std::fmt::Write;
 use serde_json::Value;
 use units::Bytes;
 
+mod losses;
+
+use losses::{instructions, losses, offload_cost, returns, trial};
+
 /// The table of `thermocline status`.
 pub(crate) fn status(view: &Value) -> String {
     let mut text = String::new();
@@ -30,6 +34,7 @@ pub(crate) fn status(view: &Value) -> String {
         let _ = writeln!(text, "{direct} allocations had to reclaim memory themselves since the agent started");
     }
     text += &tiers(&view["tiers"]["rows"]);
+    text += &returns(&view["tiers"]["faults"]);
     text += &slow_memory(view);
     text += &rollout(&view["rollout"]);
     let columns = ["memory", "working", "cold", "far", "saved", "older", "promotions", "stall"];
@@ -57,6 +62,9 @@ pub(crate) fn status(view: &Value) -> String {
         }
         text += &protection(job);
         text += &losses(&job["waits"]);
+        text += &instructions(&job["waits"]);
+        text += &offload_cost(&job["waits"]);
+        text += &trial(&job["trial"]);
     }
     text + &totals(&view["totals_by_kind"])
 }
@@ -71,31 +79,6 @@ fn protection(job: &Value) -> String {
         }
         _ => format!("  {} protected in effect\n", bytes(effective)),
     }
-}
-
-/// What a job lost to far memory, by its parts; empty if nothing.
-fn losses(waits: &Value) -> String {
-    let seconds = |part: &str| waits["lost"][part].as_f64().unwrap_or(0.0);
-    let parts = [
-        ("swap-in", "swap_in_seconds"),
-        ("devices", "device_seconds"),
-        ("faults", "fault_seconds"),
-        ("reclaim", "reclaim_seconds"),
-        ("slow memory", "slow_seconds"),
-    ];
-    let lost = waits["lost_seconds"].as_f64().unwrap_or(0.0);
-    if lost < 0.001 {
-        return String::new();
-    }
-    let shown = parts.iter().filter(|(_, key)| seconds(key) >= 0.001).map(|(name, key)| format!("{name} {:.3} s", seconds(key)));
-    let mut text = format!("  lost {lost:.3} s to far memory: {}", shown.collect::<Vec<_>>().join(", "));
-    if let Some(ratio) = waits["slowdown_ratio"].as_f64() {
-        let _ = write!(text, "; slowdown {:.2}% in the last period", ratio * 100.0);
-    }
-    if waits["measured"] == false {
-        text += "; swap-in not measured, see task_delayacct in thermocline doctor";
-    }
-    text + "\n"
 }
 
 /// One line for each tier, in the order in which the kernel fills them.
@@ -399,21 +382,6 @@ mod tests {
         check(1 << 20, 1 << 20, "  1.0 MiB protected in effect\n");
         check(1 << 20, 0, "  0 B protected in effect, of 1.0 MiB claimed: its ancestors afford no more\n");
         check(0, 1 << 20, "  1.0 MiB protected in effect\n");
-    }
-
-    #[test]
-    fn losses_are_shown_by_their_parts() {
-        let check = |waits: Value, expected: &str| assert_eq!(losses(&waits), expected);
-        check(json!({ "lost_seconds": 0.0 }), "");
-        check(Value::Null, "");
-        let lost = json!({ "swap_in_seconds": 1.5, "fault_seconds": 0.25, "device_seconds": 0.0 });
-        let measured = json!({ "measured": true, "lost": lost, "lost_seconds": 1.75, "slowdown_ratio": 0.0234 });
-        check(measured, "  lost 1.750 s to far memory: swap-in 1.500 s, faults 0.250 s; slowdown 2.34% in the last period\n");
-        let unmeasured = json!({ "measured": false, "lost": { "slow_seconds": 2.0 }, "lost_seconds": 2.0 });
-        check(
-            unmeasured,
-            "  lost 2.000 s to far memory: slow memory 2.000 s; swap-in not measured, see task_delayacct in thermocline doctor\n",
-        );
     }
 
     #[test]

@@ -24,7 +24,10 @@ use crate::output::print;
 use crate::signals;
 use crate::values::duration;
 
+mod kept;
 mod outcome;
+
+use self::kept::{Counters, Found, Returned, Returns};
 
 /// Processes of the job whose memory is brought back, at most.
 const PROCESSES_MAX: usize = 4_096;
@@ -62,8 +65,15 @@ pub(crate) struct Trial {
     #[arg(long)]
     pub(crate) rate: bool,
     /// What a better outcome is: higher (throughput) or lower (latency)
-    #[arg(long, value_name = "higher|lower")]
-    pub(crate) better: Better,
+    #[arg(long, value_name = "higher|lower", required_unless_present = "forget")]
+    pub(crate) better: Option<Better>,
+    /// Have the agent keep the result: if the job is slower than its class tolerates, even at the lower end of the interval, it may
+    /// promote less from then on, until `agent.trial_keep` has passed
+    #[arg(long)]
+    pub(crate) keep: bool,
+    /// Forget the result of the job that was kept, and end
+    #[arg(long, group = "source", conflicts_with = "keep")]
+    pub(crate) forget: bool,
     /// Blocks: each has one half with far memory and one without, in random order
     #[arg(long, value_name = "N", default_value_t = 12, value_parser = clap::value_parser!(u16).range(i64::try_from(BLOCKS_MIN).unwrap_or(6)..=1_000))]
     pub(crate) blocks: u16,
@@ -87,6 +97,8 @@ struct Half {
     block: usize,
     arm: Arm,
     outcome: Option<f64>,
+    /// What returned to the job while the outcome was measured.
+    returned: Returned,
     /// Far memory of the job at the end.
     far_bytes: u64,
     /// Why there is no outcome.
@@ -101,11 +113,18 @@ struct Report {
     estimate: Option<Estimate>,
     far_bytes_on: u64,
     far_bytes_off: u64,
+    /// What returned in 1,000 s with far memory on.
+    returned_per_1000_s: Returns,
+    /// Whether the agent keeps the result, or why not; absent if that was not asked for.
+    kept: Option<String>,
     halves: Vec<Half>,
 }
 
 /// `thermocline trial JOB`.
 pub(crate) fn trial(roots: &Roots, config: &Config, format: Format, arguments: &Trial) -> Result<()> {
+    if arguments.forget {
+        return forget(config, format, &arguments.job);
+    }
     ensure!(
         arguments.washout + 2 * arguments.every <= arguments.half,
         "--half of {} s has no room for --washout of {} s and two readings",
@@ -115,8 +134,20 @@ pub(crate) fn trial(roots: &Roots, config: &Config, format: Format, arguments: &
     let mut running = Running::start(roots, config, arguments)?;
     let halves = running.run()?;
     drop(running);
-    let report = report(arguments, halves);
+    let mut report = report(arguments, halves);
+    if arguments.keep {
+        report.kept = Some(kept::keep(config, &found(arguments, &report)).unwrap_or_else(|error| format!("not kept: {error}")));
+    }
     print(format, &report, || text(&report))
+}
+
+/// `thermocline trial JOB --forget`.
+fn forget(config: &Config, format: Format, job: &str) -> Result<()> {
+    let view = socket::ask(&config.agent.runtime_dir, "status")?;
+    let known = view["jobs"].as_array().into_iter().flatten().find(|known| known["job"] == job);
+    ensure!(known.is_none_or(|job| !job["trial"].is_null()), "no result of a trial of {job} is kept");
+    let answer = kept::ask(config, &format!("forget {job}"))?;
+    print(format, &answer, || format!("{job}: the result of its trial is forgotten\n"))
 }
 
 /// A trial that is under way. When it ends, in whatever way, the agent lets the job go.
@@ -150,7 +181,9 @@ impl<'a> Running<'a> {
                 if self.wait_until(began + self.arguments.washout) {
                     return Ok(halves);
                 }
+                let before = Counters::read(&self.cgroup)?;
                 let measured = self.measure(began + self.arguments.half);
+                let returned = Counters::read(&self.cgroup)?.since(&before);
                 let Some(measured) = measured.transpose() else { return Ok(halves) };
                 let (outcome, trouble) = match measured {
                     Ok(outcome) => (Some(outcome), None),
@@ -158,7 +191,7 @@ impl<'a> Running<'a> {
                 };
                 let far_bytes = self.far_bytes()?;
                 log::info!("block {block}, far memory {arm:?}: outcome {outcome:?}, {} far", Bytes(far_bytes));
-                halves.push(Half { block, arm, outcome, far_bytes, trouble });
+                halves.push(Half { block, arm, outcome, returned, far_bytes, trouble });
             }
         }
         Ok(halves)
@@ -203,11 +236,7 @@ impl<'a> Running<'a> {
 
     fn hold(&self, time: Duration) -> Result<()> {
         let request = format!("hold {} {}", self.arguments.job, time.as_secs());
-        let answer = socket::ask(&self.config.agent.runtime_dir, &request)?;
-        if let Some(error) = answer["error"].as_str() {
-            bail!("{error}");
-        }
-        Ok(())
+        kept::ask(self.config, &request).map(drop)
     }
 
     /// Memory that comes back must not make the machine short.
@@ -279,10 +308,25 @@ fn report(arguments: &Trial, halves: Vec<Half>) -> Report {
     Report {
         job: arguments.job.clone(),
         seed: arguments.seed,
-        estimate: estimate(&blocks, arguments.better, arguments.seed),
+        estimate: arguments.better.and_then(|better| estimate(&blocks, better, arguments.seed)),
         far_bytes_on: far(Arm::On),
         far_bytes_off: far(Arm::Off),
+        returned_per_1000_s: kept::mean(
+            halves.iter().filter(|half| half.arm == Arm::On && half.outcome.is_some()).map(|half| half.returned),
+        ),
+        kept: None,
         halves,
+    }
+}
+
+/// What the agent may keep.
+fn found<'a>(arguments: &Trial, report: &'a Report) -> Found<'a> {
+    Found {
+        job: &report.job,
+        estimate: report.estimate,
+        is_whole: report.halves.len() == 2 * usize::from(arguments.blocks),
+        far_bytes: [report.far_bytes_on, report.far_bytes_off],
+        returned: report.returned_per_1000_s,
     }
 }
 
@@ -316,6 +360,9 @@ fn text(report: &Report) -> String {
         found.p_value,
         found.blocks,
     );
+    if let Some(kept) = &report.kept {
+        let _ = writeln!(text, "{kept}");
+    }
     text
 }
 
@@ -348,12 +395,16 @@ mod tests {
             "/a --better lower",
             "/a --better lower --metrics m",
             "/a --better lower --log l --pattern ops=.*",
+            "/a --metrics m --metric x",
+            "/a --forget --keep",
+            "/a --forget --better lower --metrics m --metric x",
             "/a --better lower --metrics m --metric x --prometheus p --query q",
             "/a --better most --metrics m --metric x",
             "/a --better lower --metrics m --metric x --blocks 5",
         ] {
             assert!(parsed(words).is_err(), "{words}");
         }
+        assert!(parsed("--forget /a").unwrap().forget && parsed("/a --better lower --keep --metrics m --metric x").unwrap().keep);
     }
 
     #[test]
@@ -370,7 +421,14 @@ mod tests {
     #[test]
     fn a_report_pairs_the_halves_of_a_block() {
         let trial = parsed("/a --better higher --metrics m --metric x --blocks 6").unwrap();
-        let half = |block, arm, outcome| Half { block, arm, outcome: Some(outcome), far_bytes: 9 << 20, trouble: None };
+        let half = |block, arm, outcome| Half {
+            block,
+            arm,
+            outcome: Some(outcome),
+            returned: Returned::default(),
+            far_bytes: 9 << 20,
+            trouble: None,
+        };
         let mut halves: Vec<Half> = (0..6).flat_map(|block| [half(block, Arm::Off, 100.0), half(block, Arm::On, 95.0)]).collect();
         halves.iter_mut().filter(|half| half.arm == Arm::Off).for_each(|half| half.far_bytes = 0);
         let found = text(&report(&trial, halves));

@@ -103,6 +103,7 @@ fn agent(case: &Case, percentile: RatioPpm, warmup: Millis) -> Vec<Step> {
             promotions,
             returned: None,
             allowance: None,
+            trial_max: None,
             sample: None,
             veto: None,
         };

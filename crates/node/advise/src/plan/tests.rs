@@ -114,6 +114,7 @@ fn period(name: &str, at: u64, period: &Period) -> Record {
             resident,
             promotions: Histogram::empty(&thresholds()),
             allowance: None,
+            trial_max: None,
             returned: None,
             sample: None,
             veto: period.veto,

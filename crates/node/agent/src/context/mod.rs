@@ -8,8 +8,9 @@ use kernel::cgroup::CgroupRoot;
 use kernel::lru_gen::LruGen;
 use kernel::{Roots, meminfo, process, psi};
 use policy::thresholds::Thresholds;
+use policy::trial::Kept;
 use trackers::walk::Walker;
-use units::{Bytes, Pages, RatioPpm};
+use units::{Bytes, Millis, Pages, RatioPpm};
 
 use crate::actuators::reclaimer::Reclaimer;
 use crate::job::Job;
@@ -17,6 +18,7 @@ use crate::machine::Machine;
 use crate::now::Now;
 use crate::options::Options;
 use crate::tiers::Tiers;
+use crate::trials::Trials;
 use crate::undo::UndoLog;
 use crate::waits::Accounting;
 
@@ -102,6 +104,8 @@ pub struct Context {
     pub machine: Machine,
     /// The machine's tiers, as last read.
     pub tiers: Tiers,
+    /// Results of trials that limit what is offloaded.
+    pub trials: Trials,
     /// What must be restored on exit.
     pub undo: UndoLog,
     /// What protected jobs claim of their ancestors' protection.
@@ -127,6 +131,21 @@ impl Context {
     #[must_use]
     pub fn may_act(&self, job: &Job) -> bool {
         !job.is_held(self.clock.now()) && !self.options.dry_run && !matches!(job.treatment.class, Class::Off | Class::Observe)
+    }
+
+    /// The job's trial that is kept and has not expired, with the slowdown that its class tolerates.
+    #[must_use]
+    pub fn trial_of(&self, job: &Job) -> Option<(Kept, RatioPpm)> {
+        let keep = Millis::from(self.config.agent.trial_keep);
+        let kept = self.trials.of(job.path(), self.clock.unix_ms(), keep)?;
+        Some((kept, self.config.slowdown_tolerated(job.treatment.class)))
+    }
+
+    /// Promotions that the job's trial permits in `window`, where a refault counts as `refault_cost` of one; `None` without a limit.
+    #[must_use]
+    pub fn trial_max(&self, job: &Job, window: Millis, refault_cost: RatioPpm) -> Option<Pages> {
+        let (kept, tolerated) = self.trial_of(job)?;
+        kept.promotions_max(tolerated, window, refault_cost)
     }
 
     /// Whether a tracker may split idle huge pages of a job.
@@ -208,6 +227,14 @@ impl Context {
     pub fn cpu_time(&self) -> Duration {
         let own = process::own_cpu_time().unwrap_or_default() + self.kernel.reclaimer.cpu_time();
         own + self.trackers.kernel_cpu_time() + self.pacing.rates_kernel_cpu
+    }
+
+    /// CPU time of this thread and of the children that ask the kernel for reclaim. The difference between two readings is what the
+    /// work in between cost the agent, whatever its other threads do.
+    #[must_use]
+    pub fn offload_cpu_time(&self) -> Duration {
+        let children = process::children_cpu_time().unwrap_or_default() + self.kernel.reclaimer.cpu_time();
+        process::thread_cpu_time().unwrap_or_default() + children
     }
 
     /// Checks the CPU budget.

@@ -42,6 +42,7 @@ fn life() -> Vec<Record> {
             resident: cold,
             promotions: cold,
             allowance: None,
+            trial_max: None,
             returned: None,
             sample: None,
             veto: None,

@@ -26,6 +26,7 @@ impl Agent {
         self.limit_savings(now);
         self.end_stage("reading the machine");
         self.read_waits(now);
+        self.count_instructions();
         self.end_stage("what jobs wait for");
         self.context.check_budget(now.since_boot);
         self.context.guardrail = (self.following.version() > 0).then(Vec::new);
@@ -145,6 +146,15 @@ impl Agent {
         }
     }
 
+    /// Counts the instructions of the largest jobs, if the operator wants that.
+    fn count_instructions(&mut self) {
+        let Self { jobs, context, instructions, .. } = self;
+        let most = usize::try_from(context.config.agent.count_instructions).unwrap_or(0);
+        if let Some(error) = instructions.read(&context.kernel.roots, jobs, most) {
+            context.event(None, error.to_string());
+        }
+    }
+
     /// Ends a period of the ledger of savings, and records it.
     fn close_ledger(&mut self, now: Now) {
         let (mut accounted, mut freed) = (Bytes::ZERO, Bytes::ZERO);
@@ -227,24 +237,6 @@ impl Agent {
             }
         }
         context.flush_settings();
-    }
-
-    /// Holds a job: it is only observed for that time, and its plans end now.
-    pub(super) fn hold(&mut self, path: &str, time: Duration) {
-        let Some(Entry { job, slots }) = self.jobs.get_mut(path) else {
-            return self.context.event(Some(path), "a trial came too late: the job has ended".to_owned());
-        };
-        job.held_until = (!time.is_zero()).then(|| self.context.clock.now().saturating_add(time));
-        let what = if time.is_zero() {
-            "trial: far memory as the policy decides".to_owned()
-        } else {
-            slots.iter_mut().for_each(|slot| {
-                slot.forget_ages();
-                slot.abandon();
-            });
-            format!("trial: no far memory for {} s at most", time.as_secs())
-        };
-        self.context.event(Some(path), what);
     }
 
     /// Stores what a restart must know of each job.

@@ -13,6 +13,7 @@ use config::{Config, Poll};
 use daemon::PidLock;
 use kernel::{Roots, process};
 use policy::background::Hint;
+use policy::trial::Kept;
 use trackers::ages::{self, Tracker};
 
 use crate::actuators::reclaimer::{Ask, Reclaimer};
@@ -21,6 +22,7 @@ use crate::controllers::policy::Cadence;
 use crate::controllers::slots::Jobs;
 use crate::costs::Costs;
 use crate::following::Following;
+use crate::instructions::Instructions;
 use crate::job::Job;
 use crate::now::Now;
 use crate::savings::Ledger;
@@ -38,6 +40,7 @@ mod scanner;
 mod stages;
 mod start;
 mod state;
+mod trials;
 
 use scanner::Scanner;
 use stages::Stages;
@@ -68,6 +71,18 @@ pub enum Message {
         /// How long from now.
         time: Duration,
     },
+    /// The result of a trial is kept: it may limit what is offloaded.
+    Keep {
+        /// The job's path.
+        job: String,
+        /// The result. The agent sets its time.
+        trial: Kept,
+    },
+    /// The result of a trial is forgotten.
+    Forget {
+        /// The job's path.
+        job: String,
+    },
     /// The result of reading the store of bundles.
     Follow(Box<Poll>),
     /// The configuration file, read again; or why it cannot be used.
@@ -91,6 +106,7 @@ pub struct Agent {
     durable: Durable,
     identity: Identity,
     guard: Guard,
+    instructions: Instructions,
     stages: Stages,
     /// The job that offloaded last, by its index among those with a plan.
     turn: usize,
@@ -349,6 +365,8 @@ impl Agent {
         match message {
             Message::Hint { job, hint } => self.take_hint(&job, hint),
             Message::Hold { job, time } => self.hold(&job, time),
+            Message::Keep { job, trial } => self.keep_trial(&job, trial),
+            Message::Forget { job } => self.forget_trial(&job),
             Message::Follow(poll) => self.follow(*poll),
             Message::Reload(config) => self.reload(*config),
             Message::Stop => {}

@@ -42,8 +42,9 @@ impl Agent {
 
     /// One step of one job's plan.
     fn offload_step(&mut self, path: &str, limit: Pages) {
-        let Self { jobs, context, .. } = self;
+        let Self { jobs, context, costs, .. } = self;
         let Some(Entry { job, slots }) = jobs.get_mut(path) else { return };
+        let cpu_before = context.offload_cpu_time();
         let page = kernel::page_size();
         let writable = tiering::writable(job, context, context.clock.now());
         let swap_limit = writable.map_or(limit, |bytes| limit.min(bytes.to_pages(page)));
@@ -61,6 +62,9 @@ impl Agent {
         let due = slots.iter_mut().filter(|slot| slot.offload_due()).last();
         let outcome = due.map_or(Ok(Pages::ZERO), |slot| slot.offload(job, context, limit, swap_limit));
         swap_gate::close(job, context);
+        let cpu = context.offload_cpu_time().saturating_sub(cpu_before);
+        job.waits.charge_offload(cpu);
+        costs.offload_cpu_seconds += cpu.as_secs_f64();
         match outcome {
             Ok(asked) => context.pacing.rate.spend(asked.to_bytes(page)),
             Err(error) => {

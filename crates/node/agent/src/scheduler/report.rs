@@ -15,6 +15,7 @@ use crate::journal::{AgentRecord, JobRecord, Record, VERSION};
 use crate::machine::Machine;
 use crate::now::Now;
 use crate::savings::Ledger;
+use crate::trials::TrialView;
 use crate::view::{JobTotals, JobView, KindTotals, RecentDecisions, View};
 
 /// Ages whose bytes are reported, in scan periods.
@@ -119,6 +120,8 @@ fn estimate(view: &mut JobView, job: &Job, context: &Context, family: Family) {
 fn job_view(Entry { job, slots }: &Entry, context: &Context, family: Family, period: f64) -> JobView {
     let mut view = memory_view(job, &context.machine, period);
     estimate(&mut view, job, context, family);
+    let keep = Millis::from(context.config.agent.trial_keep);
+    view.trial = context.trial_of(job).map(|(kept, tolerated)| TrialView::of(kept, tolerated, context.clock.unix_ms(), keep));
     let explained: Vec<String> = slots.iter().filter_map(|slot| slot.explain(job)).collect();
     view.explanation = if explained.is_empty() { "no control period has passed yet".to_owned() } else { explained.join("; and ") };
     for slot in slots.iter() {

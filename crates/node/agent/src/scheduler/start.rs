@@ -29,6 +29,7 @@ use crate::costs::Costs;
 use crate::discover::Rules;
 use crate::following::Following;
 use crate::history::History;
+use crate::instructions::Instructions;
 use crate::journal::{Journal, Record};
 use crate::machine::Machine;
 use crate::options::Options;
@@ -36,6 +37,7 @@ use crate::record::Recorder;
 use crate::savings::Ledger;
 use crate::slow_node;
 use crate::tiers::Tiers;
+use crate::trials::Trials;
 use crate::undo::{Restored, UndoLog};
 use crate::view::Published;
 
@@ -112,6 +114,7 @@ impl Agent {
         let following = Following::new(&config, (!options.ephemeral).then_some(config.agent.state_dir.as_path()));
         let mut agent = Self {
             context: Context {
+                trials: Trials::load((!options.ephemeral).then_some(config.agent.state_dir.as_path())),
                 tiers: Tiers::new(&roots, &config, history.as_ref().and_then(History::writes), &clock),
                 pacing: pacing(&config, &clock),
                 kernel: KernelHandles::new(roots, cgroups),
@@ -138,6 +141,7 @@ impl Agent {
             durable: Durable { history, recorder },
             identity: Identity { boot_id, kernel_release },
             guard: Guard::default(),
+            instructions: Instructions::default(),
             stages: Stages::default(),
             turn: 0,
             costs: Costs::default(),

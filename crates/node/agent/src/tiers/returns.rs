@@ -4,6 +4,9 @@
 //! searches the swap cache, maps it and returns its slot (`do_swap_page()` in `mm/memory.c`): more than a fault on new memory
 //! does. So it is measured where it can be: on pages of the agent itself, which are paged out and touched again.
 //!
+//! The single faults are measured as well, again and again, for the distribution of their durations: a mean says nothing of the rare
+//! long ones.
+//!
 //! How long both parts take depends on what else the processor does: whoever rarely faults finds cold caches. The reads of a job's own
 //! pages show it, and the rest of its faults is assumed to be slower, or faster, by the same factor ([`Fault::beside_reads_of`]).
 
@@ -13,7 +16,10 @@ use std::time::Duration;
 
 use daemon::Clock;
 use kernel::madvise::PidFd;
-use kernel::taskstats::{Delay, TaskStats};
+use kernel::taskstats::{Delay, Delays, TaskStats};
+use serde::Serialize;
+
+use crate::durations::{Quantiles, RecentDurations};
 
 /// Pages that are paged out. Their memory is returned when the measurement ends.
 const PAGES: usize = 64;
@@ -29,6 +35,12 @@ const STRIDE: usize = 37;
 
 /// The greatest factor by which a job's faults are assumed to differ: a device's reads are slower for other reasons.
 const FACTOR_MAX: f64 = 3.0;
+
+/// Steps until the first measurement succeeds: pages of the agent may be kept in DRAM once by chance, and by its unit's limits always.
+const STEPS_MAX: u32 = 6;
+
+/// Time between two measurements. Each writes 256 KiB, where the agent's pages go to a device: 36 MiB a day.
+const WAIT: Duration = Duration::from_mins(10);
 
 /// The parts of a page fault on swapped-out memory, each a mean.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -50,14 +62,99 @@ impl Fault {
     }
 }
 
+/// Durations of single faults on the agent's own swapped-out pages, over the last one to two hours.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct FaultsView {
+    /// Those that a page in DRAM was decompressed for; `None` without any.
+    pub compressed: Option<Quantiles>,
+    /// Those that waited for a device; `None` without any.
+    pub device: Option<Quantiles>,
+}
+
+/// What faults on the agent's own pages took.
+#[derive(Debug)]
+pub(super) struct Returns {
+    fault: Fault,
+    measurement: Measurement,
+    /// Steps so far, until one succeeds.
+    steps: u32,
+    /// When the next measurement begins; `None` until the first succeeds.
+    next_at: Option<Duration>,
+    compressed: RecentDurations,
+    device: RecentDurations,
+}
+
+impl Returns {
+    /// Until a fault was measured, it costs as much as one on new memory.
+    pub(super) fn new(on_new_memory: Duration) -> Self {
+        Self {
+            fault: Fault { beside: on_new_memory, ..Fault::default() },
+            measurement: Measurement::default(),
+            steps: 0,
+            next_at: None,
+            compressed: RecentDurations::default(),
+            device: RecentDurations::default(),
+        }
+    }
+
+    /// The mean parts of a fault. They are those of the first measurement, so that decisions do not follow what disturbs a later one.
+    pub(super) fn fault(&self) -> Fault {
+        self.fault
+    }
+
+    /// The distributions.
+    pub(super) fn view(&self) -> FaultsView {
+        FaultsView { compressed: self.compressed.quantiles(), device: self.device.quantiles() }
+    }
+
+    /// One step of a measurement, if one is due.
+    pub(super) fn measure(&mut self, accounting: &mut TaskStats, clock: &Clock) {
+        let now = clock.now();
+        self.compressed.age(now);
+        self.device.age(now);
+        let due = match self.next_at {
+            Some(next_at) => self.measurement.has_begun() || now >= next_at,
+            None => self.steps < STEPS_MAX,
+        };
+        if !due {
+            return;
+        }
+        self.steps += 1;
+        let began = self.measurement.has_begun();
+        if let Some(touched) = self.measurement.step(accounting, clock) {
+            self.take(&touched);
+        }
+        // One that failed later is repeated as late as one that succeeded.
+        self.next_at = self.next_at.map(|next_at| if began { now + WAIT } else { next_at });
+        if self.next_at.is_none() && !self.fault.read.is_zero() {
+            self.next_at = Some(now + WAIT);
+        }
+    }
+
+    fn take(&mut self, touched: &Touched) {
+        let Some(fault) = touched.parts() else { return };
+        if self.next_at.is_none() {
+            log::info!("a page fault on swapped-out memory takes {:?}, and {:?} for the read", fault.beside, fault.read);
+            self.fault = fault;
+        }
+        let [compressed, device] = touched.by_tier();
+        compressed.into_iter().for_each(|each| self.compressed.add(each, 1));
+        device.into_iter().for_each(|each| self.device.add(each, 1));
+    }
+}
+
 /// A measurement, in two steps: a page that was written to a device leaves DRAM at the second request only.
 #[derive(Debug, Default)]
-pub(super) struct Measurement(Option<Vec<u8>>);
+struct Measurement(Option<Vec<u8>>);
 
 impl Measurement {
-    /// The next step. The first returns nothing; the second the parts of a fault, unless the kernel kept the pages in DRAM, or counts
-    /// no delays of this process (it started before they were turned on).
-    pub(super) fn step(&mut self, accounting: &mut TaskStats, clock: &Clock) -> Option<Fault> {
+    fn has_begun(&self) -> bool {
+        self.0.is_some()
+    }
+
+    /// The next step. The first returns nothing; the second what touching the pages took, unless the kernel counts no delays of this
+    /// process (it started before they were turned on).
+    fn step(&mut self, accounting: &mut TaskStats, clock: &Clock) -> Option<Touched> {
         let page = usize::try_from(kernel::page_size().bytes()).ok()?;
         let own = i32::try_from(std::process::id()).ok()?;
         let started = self.0.take();
@@ -69,24 +166,51 @@ impl Measurement {
             return None;
         }
         let before = accounting.delays(own).ok()?;
-        let taken = touched(&memory, page, clock);
-        let waits = accounting.delays(own).ok()? - before;
-        parts(taken.saturating_sub(Duration::from_nanos(waits.block_io.total_ns)), waits.swap_in)
+        let each = touched(&memory, page, clock);
+        Some(Touched { each, waits: accounting.delays(own).ok()? - before })
     }
 }
 
-/// Touches the pages, as many as there is time for. Returns how long that took.
-fn touched(memory: &[u8], page: usize, clock: &Clock) -> Duration {
+/// Touches the pages, as many as there is time for. Returns how long each took.
+fn touched(memory: &[u8], page: usize, clock: &Clock) -> Vec<Duration> {
     let (start, first) = (clock.now(), offset(memory, page));
-    let mut taken = Duration::ZERO;
+    let (mut each, mut last) = (Vec::with_capacity(PAGES), start);
     for turn in 0..PAGES {
         black_box(memory[first + turn * STRIDE % PAGES * page]);
-        taken = clock.now().saturating_sub(start);
-        if taken >= TIME_MAX {
+        let now = clock.now();
+        each.push(now.saturating_sub(last));
+        last = now;
+        if now.saturating_sub(start) >= TIME_MAX {
             break;
         }
     }
-    taken
+    each
+}
+
+/// How long each page took, and what the kernel counted meanwhile.
+#[derive(Debug)]
+struct Touched {
+    each: Vec<Duration>,
+    waits: Delays,
+}
+
+impl Touched {
+    fn parts(&self) -> Option<Fault> {
+        let taken: Duration = self.each.iter().sum();
+        parts(taken.saturating_sub(Duration::from_nanos(self.waits.block_io.total_ns)), self.waits.swap_in)
+    }
+
+    /// The faults that read a page from memory, and from a device. The kernel's counts say how many of each there were; the longest
+    /// touches are assumed to be those that waited for the device, and the shortest those of pages that were in DRAM.
+    fn by_tier(&self) -> [Vec<Duration>; 2] {
+        let mut sorted = self.each.clone();
+        sorted.sort_unstable();
+        let count = |counted: u64| usize::try_from(counted).unwrap_or(usize::MAX);
+        let faults = count(self.waits.swap_in.count).min(sorted.len());
+        let mut compressed = sorted.split_off(sorted.len() - faults);
+        let device = compressed.split_off(faults - count(self.waits.block_io.count).min(faults));
+        [compressed, device]
+    }
 }
 
 /// Divides `taken` into the reads and the rest, for each of them.
@@ -137,6 +261,43 @@ mod tests {
         assert_eq!(turns, (0..PAGES).collect::<Vec<_>>());
         let differing = memory.chunks(page).zip(memory.chunks(page).skip(1)).all(|(one, next)| one != next);
         assert!(differing, "pages of the same content would be stored once");
+    }
+
+    #[test]
+    fn each_fault_belongs_to_the_tier_that_the_kernel_counted() {
+        let us = Duration::from_micros;
+        let check = |reads, waits, compressed: &[u64], device: &[u64]| {
+            let delay = |count| Delay { count, total_ns: 0 };
+            let waits = Delays { swap_in: delay(reads), block_io: delay(waits), ..Delays::default() };
+            let touched = Touched { each: [9, 300, 1, 8, 200].map(us).to_vec(), waits };
+            let expected = [compressed, device].map(|all| all.iter().copied().map(us).collect::<Vec<_>>());
+            assert_eq!(touched.by_tier(), expected, "{reads} reads, {waits:?}");
+        };
+        check(0, 0, &[], &[]);
+        check(4, 0, &[8, 9, 200, 300], &[]);
+        check(4, 2, &[8, 9], &[200, 300]);
+        check(5, 5, &[], &[1, 8, 9, 200, 300]);
+        // Read-ahead reads more pages than there are faults.
+        check(40, 1, &[1, 8, 9, 200], &[300]);
+        check(1, 9, &[], &[300]);
+    }
+
+    #[test]
+    fn later_measurements_add_to_the_distribution_and_change_no_mean() {
+        let us = Duration::from_micros;
+        let touched = |each_us: u64| Touched {
+            each: vec![us(each_us); PAGES],
+            waits: Delays { swap_in: Delay { count: PAGES as u64, total_ns: PAGES as u64 * 4_000 }, ..Delays::default() },
+        };
+        let mut returns = Returns::new(us(1));
+        returns.take(&touched(10));
+        assert_eq!(returns.fault(), Fault { beside: us(6), read: us(4) });
+        returns.next_at = Some(WAIT);
+        returns.take(&touched(1_000));
+        assert_eq!(returns.fault(), Fault { beside: us(6), read: us(4) });
+        let found = returns.view().compressed.unwrap();
+        assert_eq!((found.count, returns.view().device), (2 * PAGES as u64, None));
+        assert!((10.0..12.0).contains(&found.p50_us) && (1_000.0..1_130.0).contains(&found.p99_us), "{found:?}");
     }
 
     #[test]

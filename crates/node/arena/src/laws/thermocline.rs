@@ -141,6 +141,7 @@ impl Thermocline {
             returned: (scan.sample.is_some() || self.constants.cold_age.partial || self.constants.cold_age.mean)
                 .then(|| fold(&scan.returned)),
             allowance: is_auto.then(|| cold_age::allowance(target, window_ms, self.cost_us(view))),
+            trial_max: None,
             sample: scan.sample,
             veto,
         };
@@ -204,6 +205,7 @@ impl Thermocline {
             refault_cost,
             cold: self.scan.as_ref().filter(|_| self.ages.is_exact()).map(old),
             allowance: (self.policy == Policy::Auto).then(|| cold_age::allowance(target, elapsed_ms, anon_us)),
+            trial_max: None,
             veto: self.at_target.then_some(Veto::Stalled),
         };
         let (state, step) = refaults::step(&self.constants.refaults, &self.refaults, &input);

@@ -28,6 +28,7 @@ fn minute(promotions: &[(u8, u64)]) -> Input {
         promotions: histogram(promotions),
         returned: None,
         allowance: None,
+        trial_max: None,
         sample: None,
         veto: None,
     }
@@ -201,7 +202,7 @@ proptest! {
     fn any_input_is_answered(window in any::<u64>(), ws in any::<u64>(), promoted in any::<u64>(), rate in any::<u32>(), k in any::<u32>()) {
         let params = Params::new(RatioPpm(rate), RatioPpm(k), Millis(0));
         let cold = histogram(&[(0, ws), (255, promoted)]);
-        let input = Input { job_age_ms: Millis(window), window_ms: Millis(window), cold, resident: cold, promotions: cold, returned: None, allowance: None, sample: None, veto: None };
+        let input = Input { job_age_ms: Millis(window), window_ms: Millis(window), cold, resident: cold, promotions: cold, returned: None, allowance: None, trial_max: None, sample: None, veto: None };
         prop_assert_eq!(run(&params, &[input]).len(), 1);
     }
 }
@@ -246,6 +247,7 @@ fn an_allowance_takes_the_place_of_the_rate() {
             promotions: cold,
             returned: None,
             allowance,
+            trial_max: None,
             sample: None,
             veto: None,
         };

@@ -19,6 +19,7 @@ fn input(cache: u64, refaulted: u64) -> Input {
         refault_cost: EVEN,
         cold: None,
         allowance: None,
+        trial_max: None,
         veto: None,
     }
 }
@@ -196,4 +197,19 @@ proptest! {
             prop_assert!(pages <= Pages(cache / 32).max(LEAST));
         }
     }
+}
+
+#[test]
+fn a_trial_limits_what_may_return() {
+    let check = |allowance: Option<u64>, trial_max: Option<u64>, allowed: u64| {
+        let input = Input { allowance: allowance.map(Pages), trial_max: trial_max.map(Pages), ..input(100_000, 500) };
+        let (_, found) = step(&PARAMS, &State::default(), &input);
+        assert_eq!(found.allowed, Pages(allowed), "{allowance:?} {trial_max:?}");
+        assert_eq!(found.decision == Decision::Hold { reason: Hold::Refaults }, allowed < 500);
+    };
+    check(Some(700), None, 700);
+    check(Some(700), Some(499), 499);
+    check(Some(700), Some(900), 700);
+    check(None, None, 400);
+    check(None, Some(10), 10);
 }

@@ -7,7 +7,7 @@ use policy::cold_age::{self, Decision, Hold, Params, Reason as Rule, Sample, Sta
 use policy::histogram::Histogram;
 use policy::thresholds::Thresholds;
 use policy::tiering::Permitted;
-use units::{Age, Bytes, Millis, Pages};
+use units::{Age, Bytes, Millis, Pages, RatioPpm};
 
 use super::policy::{Cadence, Policy};
 use super::recent::Recent;
@@ -214,6 +214,7 @@ impl Controller for ColdAge {
             promotions,
             returned: (sample.is_some() || self.params.partial || self.params.mean).then_some(returned),
             allowance,
+            trial_max: context.trial_max(job, Millis(window_ms), RatioPpm(0)),
             sample,
             veto,
         })

@@ -127,6 +127,7 @@ impl Controller for PageCache {
             refault_cost: refault_cost(costs),
             cold: cold(job),
             allowance,
+            trial_max: context.trial_max(job, elapsed_ms, refault_cost(costs)),
             veto: veto::first(VETOES, job, context, now),
         })
     }

@@ -69,6 +69,7 @@ fn periods_are_summed_by_the_minutes_in_which_they_begin() {
         } else {
             agent.control(super::at(at));
         }
+        agent.jobs.get_mut(JOB).unwrap().job.waits.charge_offload(Duration::from_millis(3));
         let records = agent.records();
         let last = records.into_iter().rev().find_map(|record| if let Record::Period(period) = record { Some(period) } else { None });
         let elapsed_ms = if minute == 1 { 0 } else { MINUTE };
@@ -93,6 +94,10 @@ fn periods_are_summed_by_the_minutes_in_which_they_begin() {
     let want =
         [(minute(54), 2, MINUTE, 1_500, 10, 3), (minute(55), 5, 5 * MINUTE, 5_000, 50, 25), (minute(60), 5, 5 * MINUTE, 10_000, 50, 50)];
     assert_eq!(shown, want);
+    // What steps of the test themselves used comes on top.
+    let cpu = entries.iter().map(|entry| entry.figures.offload_cpu_us);
+    assert!(cpu.zip([3_000, 15_000, 15_000]).all(|(found, least)| (least..least + 500_000).contains(&(found + 1))), "{entries:?}");
+    assert!(entries.iter().all(|entry| entry.figures.lost_us == 0 && entry.figures.own_work_us == 0), "not measured");
     let killed: Vec<_> = entries.iter().map(|entry| entry.figures.oom_kills).collect();
     assert_eq!(killed, [0, 1, 1], "those of minutes 6 and 12; earlier kills do not count");
     assert!(entries.iter().all(|entry| entry.figures.agent_start_unix_ms == entries[0].figures.agent_start_unix_ms));

@@ -104,10 +104,15 @@ proptest! {
             allowance: Some(Pages(allowed)),
             ..minute(&[(a, n), (b, m)])
         }).collect::<Vec<_>>();
-        let taken = |allowed: u64| {
-            let pages = |step: &Step| if let Decision::Offload { pages, .. } = step.decision { pages } else { Pages::ZERO };
-            run(&MEAN, &inputs(allowed)).iter().map(pages).collect::<Vec<_>>()
+        let pages = |step: &Step| if let Decision::Offload { pages, .. } = step.decision { pages } else { Pages::ZERO };
+        let taken = |allowed: u64| run(&MEAN, &inputs(allowed)).iter().map(pages).collect::<Vec<_>>();
+        // A trial that permits fewer is as good as a lower target, and one that permits more is as good as none.
+        let limited = |most: u64| {
+            let inputs: Vec<_> = inputs(allowed).into_iter().map(|input| Input { trial_max: Some(Pages(most)), ..input }).collect();
+            run(&MEAN, &inputs).iter().map(pages).collect::<Vec<_>>()
         };
+        prop_assert_eq!(limited(allowed.saturating_sub(less)), taken(allowed.saturating_sub(less)));
+        prop_assert_eq!(limited(allowed + less), taken(allowed));
         for (more, fewer) in taken(allowed).into_iter().zip(taken(allowed.saturating_sub(less))) {
             prop_assert!(fewer <= more, "{fewer:?} {more:?}");
         }
