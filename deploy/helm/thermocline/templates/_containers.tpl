@@ -123,10 +123,10 @@ volumeMounts:
   - name: api-access
     mountPath: /var/run/secrets/kubernetes.io/serviceaccount
     readOnly: true
-  {{- if .Values.promisedMemory.enabled }}
   - name: config
     mountPath: /etc/thermocline
     readOnly: true
+  {{- if .Values.promisedMemory.enabled }}
   - name: state
     mountPath: {{ .Values.stateDir }}
     readOnly: true
