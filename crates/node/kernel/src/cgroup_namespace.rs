@@ -1,6 +1,8 @@
 //! Cgroup namespaces (`cgroup_namespaces(7)`): paths in `/proc/PID/cgroup` are relative to the reader's. In a container with a namespace
 //! of its own, a process of another container is in `/../../pod2/c`, and would count as one that left its cgroup.
 
+#![allow(unsafe_code)]
+
 use std::fs::{self, File};
 use std::os::fd::AsRawFd;
 
