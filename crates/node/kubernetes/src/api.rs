@@ -355,6 +355,20 @@ mod tests {
     }
 
     #[test]
+    fn an_event_that_is_cut_anywhere_is_refused() {
+        let pod = r#"{"metadata":{"uid":"u","name":"é","annotations":{"thermocline.io/class":"off","a":"\u00e9"}},"status":{"qosClass":"Burstable"}}"#;
+        let line = format!(r#"{{"type":"ADDED","object":{pod}}}"#);
+        assert!(matches!(event(line.as_bytes()), Ok(Event::Changed(_))));
+        for end in 0..line.len() {
+            assert!(matches!(event(&line.as_bytes()[..end]), Err(Error::Malformed(_))), "cut at {end}");
+            // Another byte in each place: whatever it means, it is no panic.
+            let mut other = line.clone().into_bytes();
+            other[end] ^= 0x20;
+            drop(event(&other));
+        }
+    }
+
+    #[test]
     fn events_are_read_or_refused() {
         for line in ["", "{", "null", "[]", r#"{"type":"ADDED"}"#, r#"{"type":"ADDED","object":[]}"#, r#"{"type":"NEW","object":{}}"#] {
             assert!(matches!(event(line.as_bytes()), Err(Error::Malformed(_))), "{line}");

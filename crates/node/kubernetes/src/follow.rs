@@ -1,7 +1,7 @@
 //! Follows the pods of a node: lists them, watches them, and writes their rules.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::api::{Api, Error, Event};
 use crate::file::RuleFile;
@@ -49,8 +49,10 @@ impl Follower {
     /// Follows until `pause`, which waits for the given time, returns false.
     pub fn run(&mut self, pause: &mut dyn FnMut(Duration) -> bool) {
         loop {
+            let began = Instant::now();
             let wait = match self.turn() {
-                Ok(()) => Duration::ZERO,
+                // A server or proxy that ends each watch at once must not keep a CPU busy.
+                Ok(()) => PAUSE.saturating_sub(began.elapsed()),
                 Err(Error::Gone) => {
                     log::debug!("{}; listing the pods of this node again", Error::Gone);
                     PAUSE
@@ -102,6 +104,9 @@ impl Follower {
         let api = self.api.clone();
         let node = self.node.clone();
         let watched = api.watch(&node, &version, |event| self.take(event));
+        if watched.is_ok() {
+            self.failures = 0;
+        }
         if watched.is_err() || self.left_out > 0 {
             // Whatever was missed is in the next list, and so are pods that there is room for now.
             self.version = None;

@@ -13,7 +13,7 @@ use config::{Config, Guidance, Poll};
 use kernel::Roots;
 use rollout::follow::{Follow, Follower, Settings};
 
-use super::job_rules::Source;
+use super::job_rules::{self, Source};
 use crate::options::{Configuration, Format};
 use crate::output::print;
 use crate::signals;
@@ -56,7 +56,7 @@ fn serve(roots: Roots, source: Source, config: Config, format: Format, arguments
     let (config, rules) = source.start(config)?;
     let again = source.clone();
     let (sender, receiver) = signals::messages_of(move || again.reload())?;
-    source.follow(rules, sender.clone())?;
+    source.follow(rules, sender.clone(), job_rules::PERIOD)?;
     let options = Options { dry_run: arguments.dry_run, ..Options::default() };
     let (runtime_dir, listen) = (config.agent.runtime_dir.clone(), config.agent.metrics_listen);
     let following = follower(&roots, &config);

@@ -16,7 +16,7 @@ use crate::options::Configuration;
 const NO_RULE: &str = "no [[job]] rule is configured, so the agent has no jobs; see `thermocline config show` for examples";
 
 /// How often the file is read. A change that is followed at once would let its writer keep the agent busy.
-const PERIOD: Duration = Duration::from_secs(10);
+pub(crate) const PERIOD: Duration = Duration::from_secs(10);
 
 /// The largest file that is read, in bytes: that of a configuration file.
 const BYTES_MAX: u64 = 1 << 20;
@@ -64,13 +64,13 @@ impl Source {
         Ok(config)
     }
 
-    /// Starts the thread that reads the rules again and sends the agent what changed. `last` are those in effect.
-    pub(crate) fn follow(self, mut last: Result<String, String>, sender: SyncSender<Message>) -> Result<()> {
+    /// Starts the thread that reads the rules again each period and sends the agent what changed. `last` are those in effect.
+    pub(crate) fn follow(self, mut last: Result<String, String>, sender: SyncSender<Message>, period: Duration) -> Result<()> {
         let Some(path) = self.job_rules.clone() else { return Ok(()) };
         std::thread::Builder::new().name("job-rules".to_owned()).spawn(move || {
             let _member = daemon::watchdog::join("job-rules", Duration::MAX);
             loop {
-                std::thread::sleep(PERIOD);
+                std::thread::sleep(period);
                 let text = read(&path);
                 if text == last {
                     continue;
@@ -129,6 +129,30 @@ mod tests {
         std::os::unix::fs::symlink("/etc/hostname", &path).unwrap();
         let Message::Reload(read) = source.reload() else { panic!("no reload") };
         assert!((*read).is_err(), "a link is not followed");
+    }
+
+    #[test]
+    fn a_change_of_the_rules_reaches_the_agent_by_itself() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("rules.toml");
+        let source = Source::new(Configuration { config: Some("/dev/null".into()), overrides: vec![] }, Some(path.clone()));
+        let (sender, receiver) = std::sync::mpsc::sync_channel(4);
+        source.follow(Ok(String::new()), sender, Duration::from_millis(5)).unwrap();
+        let replace = |text: &str| {
+            let new = directory.path().join("new");
+            std::fs::write(&new, text).unwrap();
+            std::fs::rename(new, &path).unwrap();
+        };
+        let received = || match receiver.recv_timeout(Duration::from_secs(60)) {
+            Ok(Message::Reload(read)) => read.map(|config| config.jobs.iter().map(|rule| rule.class).collect::<Vec<_>>()),
+            other => panic!("{other:?}"),
+        };
+        replace("[[job]]\ncgroup = \"/a\"\nclass = \"conservative\"\n");
+        assert_eq!(received(), Ok(vec![Class::Conservative]));
+        replace("no");
+        assert!(received().is_err());
+        std::fs::remove_file(&path).unwrap();
+        assert_eq!(received(), Ok(vec![]));
     }
 
     #[test]

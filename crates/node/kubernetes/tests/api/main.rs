@@ -1,4 +1,5 @@
 //! The follower and the node's resource against an API server that speaks HTTPS, and fails in the ways that real ones do.
+#![allow(clippy::unwrap_used, reason = "a test; clippy's own exemption does not reach the functions beside the tests")]
 
 mod server;
 
@@ -155,8 +156,9 @@ fn the_last_rules_stay_while_the_server_fails_and_attempts_become_rarer() {
             _ => {}
         }
     });
-    // Lists and watches work again in the end, and nothing waits.
-    assert_eq!(waits.last(), Some(&Duration::ZERO));
+    // Lists and watches work again in the end: the shortest pause, because this server ends watches at once.
+    let shortest = Duration::from_millis(1500);
+    assert!(waits.last() <= Some(&shortest), "{waits:?}");
     let failed = &waits[1..=count];
     assert!(failed.windows(2).all(|pair| pair[0] <= pair[1].mul_f64(1.5)) && failed.last() >= Some(&Duration::from_secs(30)), "{waits:?}");
     assert!(waits.iter().all(|wait| *wait <= Duration::from_secs(90)), "{waits:?}");
@@ -169,7 +171,7 @@ fn the_last_rules_stay_while_the_server_fails_and_attempts_become_rarer() {
             waits.push(wait);
             node.check(1, Some(Class::Standard));
         });
-        assert!(waits[1] >= Duration::from_secs(1) && waits[2] == Duration::ZERO, "{waits:?}");
+        assert!(waits[1] >= Duration::from_secs(1) && waits[2] <= shortest, "{waits:?}");
     }
 }
 
