@@ -84,6 +84,15 @@ test-cli: toolchain venv ## every command with missing, empty and garbage files,
 	cargo build --locked -p thermocline
 	cd lab && THERMOCLINE=$(BUILT)/debug/thermocline ../$(PYTHON) -m pytest -q cli
 
+.PHONY: test-helm
+test-helm: toolchain ## the Helm chart: linted, rendered, checked against Kubernetes' schemas and by the program; wrong values refused; needs Go; target/helm/result.json
+	@command -v go >/dev/null || { echo "test-helm builds helm and kubeconform: install Go 1.24 or later" >&2; exit 1; }
+	@test -x target/tools/bin/helm || GOBIN=$(CURDIR)/target/tools/bin go install helm.sh/helm/v3/cmd/helm@v3.22.0
+	@test -x target/tools/bin/kubeconform || GOBIN=$(CURDIR)/target/tools/bin go install github.com/yannh/kubeconform/cmd/kubeconform@v0.8.0
+	cargo build --locked -p thermocline
+	@tools/venv target/venv-helm deploy/helm/requirements.txt
+	target/venv-helm/bin/python tools/helm-check target/tools/bin/helm target/tools/bin/kubeconform $(BUILT)/debug/thermocline target/helm
+
 .PHONY: test-forms
 test-forms: toolchain ## one fleet in every form of its traces: the model's answer is the same, byte for byte; target/forms/result.json
 	mkdir -p target/forms

@@ -13,6 +13,7 @@ use crate::machine::agent::AgentArguments;
 use crate::machine::arena::Arena;
 use crate::machine::configuration::ConfigCommand;
 use crate::machine::import::Import;
+use crate::machine::kubernetes::Kubernetes;
 use crate::machine::observe::Observe;
 use crate::machine::plan::Plan;
 use crate::machine::rates::Rates;
@@ -53,6 +54,8 @@ pub(crate) enum Command {
     Run(Run),
     /// Run the node agent over the configured jobs
     Agent(AgentArguments),
+    /// Write the rules of a Kubernetes node's pods for the agent, as their annotations choose, and publish the node's promised memory
+    Kubernetes(Kubernetes),
     /// Show the state of a running agent and its jobs
     Status,
     /// Watch a running agent's jobs on a screen that updates itself

@@ -35,15 +35,39 @@ pub fn open_to_append(path: &Path) -> io::Result<File> {
 /// [`Error::Insecure`] if it is not a regular file, belongs to another user, can be written by others, or is longer than `limit`
 /// bytes; [`Error::Io`], also if it is a symbolic link.
 pub fn read(path: &Path, limit: u64) -> Result<Option<Vec<u8>>> {
-    let flags = (rustix::fs::OFlags::NOFOLLOW | rustix::fs::OFlags::NONBLOCK).bits().cast_signed();
-    let file = match OpenOptions::new().read(true).custom_flags(flags).open(path) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-        opened => opened.map_err(Error::io(path, "open"))?,
-    };
+    let Some(file) = open(path)? else { return Ok(None) };
     check(&file, path, limit)?;
     let mut bytes = Vec::new();
     file.take(limit).read_to_end(&mut bytes).map_err(Error::io(path, "read"))?;
     Ok(Some(bytes))
+}
+
+/// Reads a file that another program writes, which is not trusted: `None` if it does not exist. A symbolic link is not followed, and
+/// a pipe is not waited for.
+///
+/// # Errors
+/// [`Error::Insecure`] if it is not a regular file, or longer than `limit` bytes; [`Error::Io`], also if it is a symbolic link.
+pub fn read_foreign(path: &Path, limit: u64) -> Result<Option<Vec<u8>>> {
+    let Some(file) = open(path)? else { return Ok(None) };
+    let metadata = file.metadata().map_err(Error::io(path, "inspect"))?;
+    let mut bytes = Vec::new();
+    file.take(limit + 1).read_to_end(&mut bytes).map_err(Error::io(path, "read"))?;
+    let problem = if !metadata.is_file() {
+        "is not a regular file".to_owned()
+    } else if u64::try_from(bytes.len()).is_ok_and(|len| len > limit) {
+        format!("has more than {limit} bytes")
+    } else {
+        return Ok(Some(bytes));
+    };
+    Err(Error::Insecure { path: path.to_owned(), problem, remedy: "check the program that writes it".to_owned() })
+}
+
+fn open(path: &Path) -> Result<Option<File>> {
+    let flags = (rustix::fs::OFlags::NOFOLLOW | rustix::fs::OFlags::NONBLOCK).bits().cast_signed();
+    match OpenOptions::new().read(true).custom_flags(flags).open(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        opened => opened.map(Some).map_err(Error::io(path, "open")),
+    }
 }
 
 fn check(file: &File, path: &Path, limit: u64) -> Result<()> {
@@ -101,6 +125,11 @@ mod tests {
         assert!(matches!(read(&link, 10), Err(Error::Io { operation: "open", .. })));
         let fifo = directory.path().join("fifo");
         rustix::fs::mkfifoat(rustix::fs::CWD, &fifo, rustix::fs::Mode::RUSR).unwrap();
+        assert!(read_foreign(&fifo, 10).unwrap_err().to_string().contains("not a regular file"));
+        assert!(matches!(read_foreign(&link, 10), Err(Error::Io { operation: "open", .. })));
+        assert_eq!(read_foreign(&directory.path().join("missing"), 10).unwrap(), None);
+        assert_eq!(read_foreign(&path, 2).unwrap(), Some(b"{}".to_vec()), "whoever may write it");
+        assert!(read_foreign(&path, 1).unwrap_err().to_string().contains("more than 1 bytes"));
         assert!(read(&fifo, 10).unwrap_err().to_string().contains("not a regular file"), "and does not wait for a writer");
         if chown(&path, Some(65_534), None).is_ok() {
             assert!(read(&path, 10).unwrap_err().to_string().contains("belongs to user 65534"));

@@ -117,3 +117,9 @@ impl JobRule {
         format!("\n[[job]]\n{}", lines.collect::<String>())
     }
 }
+
+/// Returns rules as the text of a file of job rules.
+#[must_use]
+pub fn rules_to_toml(rules: &[JobRule]) -> String {
+    rules.iter().map(JobRule::to_toml).collect()
+}

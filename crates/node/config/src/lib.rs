@@ -23,7 +23,7 @@ pub use bundle::Bundle;
 pub use choice::{Actuator, AtLimit, Class, Kind, Policy, Tier, Tracker};
 pub use config::{Classes, Config, SCHEMA, knob, knobs};
 pub use guidance::{Arm, Guidance, Poll};
-pub use job::{JobRule, JobTable};
+pub use job::{JobRule, JobTable, rules_to_toml};
 pub use load::MAIN_FILE;
 pub use manual::{example_toml, manual};
 pub use reload::{Reload, reloads};

@@ -10,6 +10,7 @@ use settings::{Document, Invalid, Problem, Problems, read_file, unknown_key, unr
 use units::quantity::excerpt;
 
 use crate::config::{Config, SCHEMA, knob};
+use crate::job::JobRule;
 
 /// The main file if the user names none.
 pub const MAIN_FILE: &str = "/etc/thermocline/thermocline.toml";
@@ -71,6 +72,21 @@ impl Config {
         let mut config = Self::default();
         let problems = config.apply_text(Path::new(name), text);
         if problems.is_empty() { Ok(config) } else { Err(Problems(problems)) }
+    }
+
+    /// Reads job rules that another program wrote; `name` is their file name in messages. They choose how cgroups are treated, and
+    /// nothing else: a file that sets a knob is refused.
+    ///
+    /// # Errors
+    /// All problems together.
+    pub fn rules_from_str(name: &str, text: &str) -> Result<Vec<JobRule>, Problems> {
+        let mut config = Self::from_str(name, text)?;
+        let rules = std::mem::take(&mut config.jobs);
+        if config == Self::default() {
+            return Ok(rules);
+        }
+        let remedy = "set knobs in the configuration file, and leave [[job]] tables alone in this one";
+        Err(Problems(vec![Problem::of_file(Path::new(name), Invalid::new("sets a knob", remedy))]))
     }
 
     fn apply_text(&mut self, file: &Path, text: &str) -> Vec<Problem> {
@@ -139,6 +155,18 @@ fn check_owner(uid: u32, mode: u32, trusted: &[Option<u32>]) -> Result<(), Inval
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_file_of_rules_sets_nothing_else() {
+        let rule = "[[job]]\ncgroup = \"/a\"\nclass = \"standard\"\n";
+        let rules = Config::rules_from_str("rules", rule).unwrap();
+        assert_eq!((rules.len(), rules[0].cgroup.as_str()), (1, "/a"));
+        assert_eq!(crate::rules_to_toml(&rules).trim(), rule.trim());
+        assert!(Config::rules_from_str("rules", "").unwrap().is_empty());
+        let error = Config::rules_from_str("rules", &format!("agent.cpu_budget = \"50%\"\n{rule}")).unwrap_err().to_string();
+        assert!(error.contains("sets a knob"), "{error}");
+        assert!(Config::rules_from_str("rules", "[[job]]\nclass = \"standard\"\n").is_err());
+    }
 
     #[test]
     fn a_directory_of_another_user_is_not_read() {

@@ -13,6 +13,7 @@
 pub mod block;
 pub mod capability;
 pub mod cgroup;
+pub mod cgroup_namespace;
 pub mod cxl;
 pub mod damon;
 mod error;

@@ -1,23 +1,23 @@
 //! `thermocline agent`: the node agent over the configured jobs.
 
 use std::cell::OnceCell;
+use std::path::PathBuf;
 use std::sync::mpsc::SyncSender;
 use std::time::Duration;
 
 use agent::{Agent, Message, Options};
 use agent::{metrics, socket};
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use clap::Args;
 use config::{Config, Guidance, Poll};
 use kernel::Roots;
 use rollout::follow::{Follow, Follower, Settings};
 
+use super::job_rules::{self, Source};
 use crate::options::{Configuration, Format};
 use crate::output::print;
 use crate::signals;
 use crate::values::duration;
-
-const NO_RULE: &str = "no [[job]] rule is configured, so the agent has no jobs; see `thermocline config show` for examples";
 
 #[derive(Debug, Args)]
 pub(crate) struct AgentArguments {
@@ -27,8 +27,11 @@ pub(crate) struct AgentArguments {
     /// Stop after this time [default: at SIGTERM]
     #[arg(long, value_name = "DURATION", value_parser = duration)]
     pub(crate) r#for: Option<std::time::Duration>,
+    /// Job rules that another program writes, tried before those of the configuration, and read again when they change
+    #[arg(long, value_name = "FILE")]
+    pub(crate) job_rules: Option<PathBuf>,
     /// Restore what a killed agent changed, and exit
-    #[arg(long, conflicts_with_all = ["dry_run", "for"])]
+    #[arg(long, conflicts_with_all = ["dry_run", "for", "job_rules"])]
     pub(crate) restore: bool,
 }
 
@@ -39,18 +42,21 @@ pub(crate) fn run(roots: Roots, configuration: Configuration, format: Format, ar
         let done = ::agent::scheduler::restore(&roots, &config)?;
         return print(format, &done, || if done.is_empty() { "nothing to restore\n".to_owned() } else { done.join("\n") + "\n" });
     }
-    serve(roots, configuration, config, format, arguments)
+    let source = Source::new(configuration, arguments.job_rules.clone());
+    serve(roots, source, config, format, arguments)
 }
 
-fn serve(roots: Roots, configuration: Configuration, config: Config, format: Format, arguments: &AgentArguments) -> Result<()> {
-    if config.jobs.is_empty() {
-        bail!(NO_RULE);
+fn serve(roots: Roots, source: Source, config: Config, format: Format, arguments: &AgentArguments) -> Result<()> {
+    // Before any thread starts.
+    match kernel::cgroup_namespace::enter_first(&roots) {
+        Ok(true) => log::info!("entered the machine's cgroup namespace"),
+        Ok(false) => {}
+        Err(error) => log::warn!("processes of jobs may not be recognized, because cgroup paths are relative to this container: {error}"),
     }
-    let (sender, receiver) = signals::messages_of(move || {
-        let read = configuration.checked().map_err(|problems| problems.to_string());
-        let read = read.and_then(|config| if config.jobs.is_empty() { Err(NO_RULE.to_owned()) } else { Ok(config) });
-        Message::Reload(Box::new(read))
-    })?;
+    let (config, rules) = source.start(config)?;
+    let again = source.clone();
+    let (sender, receiver) = signals::messages_of(move || again.reload())?;
+    source.follow(rules, sender.clone(), job_rules::PERIOD)?;
     let options = Options { dry_run: arguments.dry_run, ..Options::default() };
     let (runtime_dir, listen) = (config.agent.runtime_dir.clone(), config.agent.metrics_listen);
     let following = follower(&roots, &config);

@@ -35,7 +35,7 @@ pub(crate) struct Plan {
     pub(crate) tier_costs: Vec<RatioPpm>,
 }
 
-fn risk(text: &str) -> Result<RatioPpm, String> {
+pub(super) fn risk(text: &str) -> Result<RatioPpm, String> {
     let ratio = units::quantity::parse_ratio(text).map_err(|invalid| invalid.to_string())?;
     if ratio == RatioPpm(0) || ratio >= RatioPpm::ONE {
         return Err("out of range; give a risk above 0 and below 100%, such as 0.1%".to_owned());

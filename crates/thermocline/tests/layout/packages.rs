@@ -22,6 +22,8 @@ const ROOMS: &[(&str, u8)] = &[
     ("thermocline-trackers", 3),
     // Control laws on access traces: no kernel, no agent.
     ("thermocline-arena", 3),
+    // Writes rules for the agent, which does not know it.
+    ("thermocline-kubernetes", 3),
     ("thermocline-agent", 4),
     // Reads the agent's journals; the agent does not know it.
     ("thermocline-advise", 5),

@@ -82,6 +82,17 @@ pub struct Plan {
     pub jobs: Vec<JobPlan>,
 }
 
+impl Plan {
+    /// Memory that may be promised to other work beside the machine's DRAM: what was saved, and no more than there is DRAM. Zero if the
+    /// journal has too few periods to estimate the risk.
+    #[must_use]
+    pub fn spare_promise_bytes(&self) -> Bytes {
+        let machine = &self.machine;
+        let known = !machine.too_short && machine.independent_periods >= self.periods_min;
+        machine.dram_bytes.filter(|_| known).map_or(Bytes::ZERO, |dram| machine.firm_saved_bytes.min(dram))
+    }
+}
+
 /// Advice for the machine.
 #[derive(Clone, Debug, Serialize)]
 pub struct MachinePlan {

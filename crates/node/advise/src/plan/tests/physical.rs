@@ -51,3 +51,21 @@ fn memory_on_zram_devices_is_not_saved_and_not_charged_to_the_job() {
     assert_eq!((job.firm_saved_bytes, job.without_far_memory_bytes.max, job.memory_bytes.max), (Bytes::mib(30), 90 * MIB, 50 * MIB));
     assert_eq!((plan.machine.memory_bytes.max, plan.machine.firm_saved_bytes), (60 * MIB, Bytes::mib(30)));
 }
+
+#[test]
+fn others_are_promised_no_more_than_dram_and_nothing_by_too_few_periods() {
+    let mut plan = planned(&reclaimed_cache(VERSION), &options(10_000));
+    plan.machine.independent_periods = plan.periods_min;
+    assert_eq!(plan.spare_promise_bytes(), Bytes::mib(900));
+    plan.machine.firm_saved_bytes = Bytes::mib(5000);
+    assert_eq!(plan.spare_promise_bytes(), Bytes::mib(1000), "all of its DRAM");
+    for spoil in [
+        (|plan: &mut Plan| plan.machine.independent_periods = plan.periods_min - 1) as fn(&mut Plan),
+        |plan| plan.machine.too_short = true,
+        |plan| plan.machine.dram_bytes = None,
+    ] {
+        let mut plan = plan.clone();
+        spoil(&mut plan);
+        assert_eq!(plan.spare_promise_bytes(), Bytes::ZERO);
+    }
+}
