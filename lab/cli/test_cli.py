@@ -147,6 +147,8 @@ BRIEFLY = {
     ("observe",): ["--for", "1s"],
     ("arena",): ["--workload", "drift", "--law", "script"],
     ("rollout", "rehearse"): ["--machines", "20"],
+    # Beyond loopback it needs a token.
+    ("console",): ["--listen", "0.0.0.0:9181"],
 }
 """Arguments of commands that would go on, or compute for long."""
 

@@ -177,4 +177,11 @@ fn the_promise_of_the_journal_is_published_and_withdrawn_at_the_end() {
     let child = start("0.1%");
     assert_eq!(capacity(&patches), Value::Null);
     assert_eq!(terminate(child).status.code(), Some(0));
+    // Of an agent that ended an hour ago, nothing is left.
+    let journal = std::fs::File::options().append(true).open(agent::journal::Journal::path(directory.path())).unwrap();
+    journal.set_modified(std::time::SystemTime::now() - Duration::from_hours(1)).unwrap();
+    while patches.try_recv().is_ok() {}
+    let child = start("50%");
+    assert_eq!(capacity(&patches), Value::Null);
+    assert_eq!(terminate(child).status.code(), Some(0));
 }

@@ -18,6 +18,8 @@ pub struct Rules {
     /// Cgroups inside a job whose own rule has no effect, and for which that was reported.
     reported: BTreeSet<String>,
     jobs_max: usize,
+    /// The policy of rules that name none.
+    policy: Policy,
 }
 
 /// One rule: what it matches, and the treatment.
@@ -66,10 +68,10 @@ pub struct Found {
 }
 
 impl Rules {
-    /// Whether a rule names `policy`.
+    /// Whether a rule names `policy`. While there is no rule, that of the configuration counts: rules may be written later.
     #[must_use]
     pub fn name(&self, policy: Policy) -> bool {
-        self.rules.iter().any(|rule| rule.treatment.policy == policy)
+        self.rules.iter().any(|rule| rule.treatment.policy == policy) || (self.rules.is_empty() && self.policy == policy)
     }
 
     /// Whether the operator excluded a cgroup: class `off`, by the first rule that matches its path. Rules for containers do not
@@ -102,6 +104,7 @@ impl Rules {
             containers: Containers::new(keys),
             reported: BTreeSet::new(),
             jobs_max: usize::try_from(config.agent.jobs_max).unwrap_or(usize::MAX),
+            policy: config.agent.policy,
         })
     }
 
@@ -186,6 +189,16 @@ mod tests {
         let found = Rules::new(&config).unwrap().find(&Roots::host(), &cgroups);
         let got: Vec<_> = found.jobs.iter().map(|f| (f.path.as_str(), f.treatment.class)).collect();
         assert_eq!((got.as_slice(), found.left_out), (expected, 0));
+    }
+
+    #[test]
+    fn without_a_rule_the_policy_of_the_configuration_counts() {
+        let names = |rule: &str| {
+            let config = Config::from_str("test", &format!("agent.policy = \"slowdown\"\n{rule}")).unwrap();
+            Rules::new(&config).unwrap().name(Policy::Slowdown)
+        };
+        assert!(names("") && names("[[job]]\ncgroup = \"/a\"\nclass = \"standard\"\n"));
+        assert!(!names("[[job]]\ncgroup = \"/a\"\nclass = \"standard\"\npolicy = \"pressure\"\n"));
     }
 
     #[test]

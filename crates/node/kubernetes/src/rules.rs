@@ -41,7 +41,7 @@ impl Choice {
         let text = |text: &Option<crate::pod::Text>| text.as_ref().map(|text| text.0.clone());
         let (source, mirror) = (text(&annotations.source), text(&annotations.mirror));
         let is_static = mirror.is_some() || source.is_some_and(|source| source != "api");
-        // The API server lets only kubelets create pods with the annotation `mirror`. Others can be written by a pod's author.
+        // A pod's author can write both, `mirror` when the pod is created with the name of a node: no mark proves a static pod.
         let uid = match (&mirror, is_static) {
             (Some(mirror), _) if Some(mirror) == text(&annotations.hash).as_ref() => Uid::parse_hash(mirror),
             (_, true) => None,
@@ -83,13 +83,21 @@ impl Rules {
     /// The rules, as they are written.
     pub(crate) fn text(&mut self, choice: &Choice, pods: &BTreeMap<String, Pod>) -> String {
         self.warned.retain(|uid, _| pods.contains_key(uid));
-        let (mut off, mut others) = (Vec::new(), Vec::new());
+        // A cgroup has one rule: the agent refuses a file with two. Where two pods claim it, one of them poses as the other.
+        let mut classes: BTreeMap<String, Class> = BTreeMap::new();
         for (uid, pod) in pods {
             let Verdict { cgroup, class, warning } = choice.judge(pod);
             if let Some(warning) = warning {
                 self.warn(uid, pod, warning);
             }
             let Some(cgroup) = cgroup else { continue };
+            let chosen = classes.entry(cgroup).or_insert(class);
+            if *chosen != class {
+                *chosen = Class::Off;
+            }
+        }
+        let (mut off, mut others) = (Vec::new(), Vec::new());
+        for (cgroup, class) in classes {
             if class == Class::Off {
                 off.extend([JobRule::new(format!("{cgroup}/**"), class), JobRule::new(cgroup, class)]);
             } else {
@@ -179,6 +187,23 @@ mod tests {
         let posing = [("kubernetes.io/config.source", "file"), ("kubernetes.io/config.hash", HASH), (ANNOTATION, "aggressive")];
         assert_eq!(check(true, "Burstable", &posing, Class::Aggressive, None).cgroup, None);
         assert_eq!(check(true, "Burstable", &[("kubernetes.io/config.mirror", "*"), posing[2]], Class::Aggressive, None).cgroup, None);
+    }
+
+    #[test]
+    fn two_pods_that_claim_one_cgroup_have_one_rule_and_are_left_alone_if_they_disagree() {
+        let mirror = [("kubernetes.io/config.hash", HASH), ("kubernetes.io/config.mirror", HASH)];
+        let of = |class| [mirror.as_slice(), &[(ANNOTATION, class)]].concat();
+        let choice = Choice { default_class: Class::Observe, static_pods: true, root: CgroupRoot::default() };
+        for (own, posing, class) in [
+            (of("standard"), of("standard"), Class::Standard),
+            (of("standard"), of("aggressive"), Class::Off),
+            (mirror.to_vec(), of("aggressive"), Class::Off),
+        ] {
+            let pods = [("a".to_owned(), pod("a", "Burstable", &own)), ("b".to_owned(), pod("b", "Burstable", &posing))].into();
+            let text = Rules::default().text(&choice, &pods);
+            let rules = config::Config::rules_from_str("rules", &text).unwrap();
+            assert!(rules.iter().all(|rule| rule.class == class) && !rules.is_empty(), "{text}");
+        }
     }
 
     #[test]

@@ -9,6 +9,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use ::agent::Message;
+use ::agent::journal::Journal;
 use ::kubernetes::{Api, CgroupRoot, Choice, Credentials, Follower, RESOURCE, RuleFile, publish, withdraw};
 use advise::plan::{self, Options, PlanError};
 use anyhow::{Context, Result, anyhow, bail};
@@ -149,8 +150,19 @@ fn promise(roots: &Roots, config: &Config, api: &Api, arguments: &Kubernetes, pe
     }
 }
 
-/// Memory that the node's jobs saved at the same time.
+/// Whether the journal was written lately. The agent appends to it each control period; what it saved is lost soon after it has ended.
+fn is_current(config: &Config) -> bool {
+    let written = std::fs::metadata(Journal::path(&config.agent.state_dir)).and_then(|metadata| metadata.modified());
+    let limit = (config.agent.control_period * 5).max(Duration::from_mins(10));
+    // A time ahead of the clock is current.
+    written.is_ok_and(|written| written.elapsed().map_or(true, |age| age <= limit))
+}
+
+/// Memory that the node's jobs saved at the same time; zero if the agent does not run.
 fn promised(roots: &Roots, config: &Config, risk: RatioPpm) -> Result<Bytes> {
+    if !is_current(config) {
+        return Ok(Bytes::ZERO);
+    }
     let dram = meminfo::read(roots)?.total;
     let options = Options { risk, job: None, dram: Some(dram), tier_costs: vec![] };
     match plan::of_directory(&config.agent.state_dir, &options) {

@@ -105,7 +105,7 @@ impl PageIdle {
         let count = count.min(words * 64);
         let frames = Frames { flags: &flags[..count], cgroups: &cgroups[..count], idle: &mut idle[..words] };
         age_frames(frames, &mut self.ages[start..start + count], owners, scans);
-        self.passed_over.scanned(start, &self.ages[start..start + count]);
+        self.passed_over.scanned(start, &self.ages[start..start + count], |frame| frame.age > 0);
         if idle[..words].iter().any(|&word| word != 0) {
             self.files.idle.write_chunk(first, &idle[..words])?;
         }

@@ -1,7 +1,5 @@
 //! Page frames whose offload is in vain until their pages are accessed: a bit each.
 
-use super::page_idle::FrameAge;
-
 const BITS: usize = u64::BITS as usize;
 
 /// A set of page frames. It takes memory from the first frame on: 32 MiB per TiB.
@@ -22,12 +20,12 @@ impl PassedOver {
         self.0.get(at / BITS).is_some_and(|word| word >> (at % BITS) & 1 == 1)
     }
 
-    /// Removes frames whose pages a scan found accessed, new, or of no watched job: their age is zero. `first` is the frame of the
-    /// first age, a multiple of 64.
-    pub(super) fn scanned(&mut self, first: usize, ages: &[FrameAge]) {
-        for (word, ages) in self.0.iter_mut().skip(first / BITS).zip(ages.chunks(BITS)) {
+    /// Removes the frames of a scan whose pages are not old: accessed since, new, or of no watched job. `first` is the first of
+    /// `frames`, a multiple of 64.
+    pub(super) fn scanned<T>(&mut self, first: usize, frames: &[T], is_old: impl Fn(&T) -> bool) {
+        for (word, frames) in self.0.iter_mut().skip(first / BITS).zip(frames.chunks(BITS)) {
             if *word != 0 {
-                *word &= ages.iter().enumerate().filter(|(_, frame)| frame.age > 0).fold(0, |old, (bit, _)| old | 1 << bit);
+                *word &= frames.iter().enumerate().filter(|(_, frame)| is_old(frame)).fold(0, |old, (bit, _)| old | 1 << bit);
             }
         }
     }
@@ -48,12 +46,10 @@ mod tests {
         let has = |passed_over: &PassedOver| (0..200).filter(|&frame| passed_over.has(frame)).collect::<Vec<_>>();
         assert_eq!(has(&passed_over), [0, 63, 64, 65, 129]);
 
-        let ages = |young: &[usize], frames: std::ops::Range<usize>| {
-            frames.map(|frame| FrameAge { age: u8::from(!young.contains(&frame)) * 9, tag: 1 }).collect::<Vec<_>>()
-        };
-        passed_over.scanned(64, &ages(&[65, 66], 64..130));
+        let old = |young: &[usize], frames: std::ops::Range<usize>| frames.map(|frame| !young.contains(&frame)).collect::<Vec<_>>();
+        passed_over.scanned(64, &old(&[65, 66], 64..130), |&old| old);
         assert_eq!(has(&passed_over), [0, 63, 64, 129]);
-        passed_over.scanned(0, &ages(&[0, 129], 0..130));
+        passed_over.scanned(0, &old(&[0, 129], 0..130), |&old| old);
         assert_eq!(has(&passed_over), [63, 64]);
     }
 }
