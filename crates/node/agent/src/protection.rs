@@ -37,7 +37,7 @@ pub fn protect(job: &Job, context: &mut Context, working_set: Pages) {
     let file = job.cgroup.path().join(LOW);
     // The operator's own protection is never lowered.
     let own = own_low(context, &file, current);
-    let in_use = working_set.to_bytes(kernel::page_size()) + beside_working_set(job);
+    let in_use = working_set.to_bytes(kernel::page_size()) + beside_working_set(job, context);
     let required = in_use.max(own);
     context.claims.insert(job.path(), required);
     if required.0.abs_diff(current.0) <= required.max(current).0 / CHANGE_PARTS {
@@ -53,12 +53,12 @@ pub fn release(job: &Job, context: &mut Context) {
 }
 
 /// What a job uses beside its swap-backed working set: page cache in use, and memory of the kernel, the zswap pool included.
-fn beside_working_set(job: &Job) -> Bytes {
+fn beside_working_set(job: &Job, context: &mut Context) -> Bytes {
     let Ok(stat) = job.cgroup.stat() else { return Bytes::ZERO };
     let scan = job.scan.as_ref().filter(|_| matches!(job.tracker.0, Kind::PageIdle | Kind::SampledFrames));
     // Other trackers know page cache by the kernel's generations only, in which pages in use grow old until the next ageing.
     let cache = scan.map_or(stat.active_file.unwrap_or_default(), |scan| scan.file.at(Age(0)).to_bytes(kernel::page_size()));
-    cache + stat.kernel.unwrap_or_default() + stat.sock.unwrap_or_default()
+    context.claims.cache(job.path(), cache) + stat.kernel.unwrap_or_default() + stat.sock.unwrap_or_default()
 }
 
 /// The operator's value of a file that now reads `current`.

@@ -1,13 +1,18 @@
 //! What protected jobs claim of `memory.low`, and which cgroups above them have a value of the agent.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use units::Bytes;
+
+/// Control periods whose most page cache in use is claimed: the time in which a machine that runs short gets rid of what nobody uses.
+const CACHE_PERIODS: usize = 10;
 
 /// Claims by the job's path, and the ancestors that were given protection for them.
 #[derive(Clone, Debug, Default)]
 pub struct Claims {
     jobs: BTreeMap<String, Bytes>,
+    /// Page cache that each job used in its last control periods.
+    caches: BTreeMap<String, VecDeque<Bytes>>,
     covered: BTreeSet<String>,
 }
 
@@ -23,9 +28,21 @@ impl Claims {
         self.jobs.insert(path.to_owned(), claimed);
     }
 
+    /// Notes the page cache that a job uses in this control period; returns the most of the last ones. When the machine is short, the
+    /// kernel ages its lists by the second, and pages in use are found old: what was in use shortly before must stay protected then.
+    pub fn cache(&mut self, path: &str, used: Bytes) -> Bytes {
+        let caches = self.caches.entry(path.to_owned()).or_default();
+        if caches.len() == CACHE_PERIODS {
+            caches.pop_front();
+        }
+        caches.push_back(used);
+        caches.iter().copied().max().unwrap_or_default()
+    }
+
     /// A job claims nothing any more.
     pub fn remove(&mut self, path: &str) {
         self.jobs.remove(path);
+        self.caches.remove(path);
     }
 
     /// What a job claims.
@@ -53,6 +70,19 @@ impl Claims {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn page_cache_in_use_is_claimed_for_some_periods() {
+        let mut claims = Claims::default();
+        assert_eq!(claims.cache("/a", Bytes(48)), Bytes(48));
+        for _ in 1..CACHE_PERIODS {
+            assert_eq!(claims.cache("/a", Bytes(12)), Bytes(48));
+        }
+        assert_eq!(claims.cache("/a", Bytes(12)), Bytes(12));
+        assert_eq!((claims.cache("/a", Bytes(30)), claims.cache("/b", Bytes(1))), (Bytes(30), Bytes(1)));
+        claims.remove("/a");
+        assert_eq!(claims.cache("/a", Bytes(2)), Bytes(2));
+    }
 
     #[test]
     fn ancestors_follow_what_is_below_them() {

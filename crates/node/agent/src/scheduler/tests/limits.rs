@@ -212,6 +212,10 @@ fn page_cache_in_use_and_kernel_memory_are_protected_as_well() {
     agent.jobs.get_mut(JOB).unwrap().job.tracker.0 = ages::Kind::Sampled;
     round(&mut agent, &machine, 1_240, 60);
     assert_eq!(low(&machine, JOB), 60 * page() + 341_000u64.next_multiple_of(page()), "the kernel's active list");
+
+    machine.set(JOB, "memory.stat", "anon 819200\nfile 500000\nactive_file 0\nkernel 40000\nsock 1000");
+    round(&mut agent, &machine, 1_360, 60);
+    assert_eq!(low(&machine, JOB), 60 * page() + 341_000u64.next_multiple_of(page()), "it was in use two minutes before");
 }
 
 #[test]
