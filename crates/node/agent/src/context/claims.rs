@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use units::Bytes;
 
-/// Control periods whose most page cache in use is claimed: the time in which a machine that runs short gets rid of what nobody uses.
+/// Control periods whose most page cache in use is claimed: the time in which a machine that runs short gets rid of what no process uses.
 const CACHE_PERIODS: usize = 10;
 
 /// Claims by the job's path, and the ancestors that were given protection for them.
