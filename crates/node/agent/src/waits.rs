@@ -280,13 +280,11 @@ fn lost(delays: &Delays, returned: u64, elapsed: Duration, latencies: Latencies)
     // The kernel counts waits for a job's own files in the same number. Of these, as many are for far memory as pages returned.
     let io = delays.block_io;
     let far_io = if io.count == 0 { 0.0 } else { (returned as f64 / io.count as f64).min(1.0) };
-    // Each ends with a wait for a processor: assumed to be as long as the task's others on average.
-    let queued_ns = delays.run_queue.total_ns as f64 / delays.run_queue.count.max(1) as f64;
     let mean_ns = delays.swap_in.total_ns.checked_div(delays.swap_in.count).unwrap_or(0);
     let beside = latencies.fault.beside_reads_of(Duration::from_nanos(mean_ns));
     Lost {
         swap_in_seconds: seconds(delays.swap_in.total_ns),
-        device_seconds: (seconds(io.total_ns) + io.count as f64 * queued_ns / 1e9) * far_io,
+        device_seconds: delays.for_devices().as_secs_f64() * far_io,
         fault_seconds: delays.swap_in.count as f64 * beside.as_secs_f64(),
         reclaim_seconds: seconds(delays.reclaim.total_ns),
         slow_seconds: latencies.slow_rate * latencies.slow_ns as f64 / 1e9 * elapsed.as_secs_f64(),

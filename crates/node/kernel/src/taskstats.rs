@@ -10,6 +10,7 @@ use std::io::{self, Read, Write};
 use std::ops::{AddAssign, Sub};
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::path::Path;
+use std::time::Duration;
 
 use serde::Serialize;
 
@@ -100,6 +101,16 @@ impl Sub for Delay {
     /// A counter that decreased belongs to another process of the same pid: nothing is counted.
     fn sub(self, before: Self) -> Self {
         Self { count: self.count.saturating_sub(before.count), total_ns: self.total_ns.saturating_sub(before.total_ns) }
+    }
+}
+
+impl Delays {
+    /// Waits for block devices, each until the task ran again: the kernel's count ends when it may run, and it then queues for a
+    /// processor. That is assumed to take as long as its other waits for one on average.
+    #[must_use]
+    pub fn for_devices(&self) -> Duration {
+        let queued = u128::from(self.run_queue.total_ns) * u128::from(self.block_io.count) / u128::from(self.run_queue.count.max(1));
+        Duration::from_nanos(self.block_io.total_ns.saturating_add(u64::try_from(queued).unwrap_or(u64::MAX)))
     }
 }
 
@@ -370,6 +381,16 @@ mod tests {
             let error = TaskStats::open(&roots).unwrap_err();
             assert!(error.is_unsupported() && error.to_string().contains(want), "{error}");
         }
+    }
+
+    #[test]
+    fn a_wait_for_a_device_ends_when_the_task_runs() {
+        let delay = |count, total_ns| Delay { count, total_ns };
+        let delays = |run_queue| Delays { block_io: delay(10, 500), run_queue, ..Delays::default() };
+        for (run_queue, expected) in [(delay(0, 0), 500), (delay(200, 600), 530), (delay(u64::MAX, u64::MAX), 510)] {
+            assert_eq!(delays(run_queue).for_devices(), Duration::from_nanos(expected));
+        }
+        assert_eq!(delays(delay(1, u64::MAX)).for_devices(), Duration::from_nanos(u64::MAX));
     }
 
     #[test]

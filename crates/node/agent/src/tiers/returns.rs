@@ -197,7 +197,7 @@ struct Touched {
 impl Touched {
     fn parts(&self) -> Option<Fault> {
         let taken: Duration = self.each.iter().sum();
-        parts(taken.saturating_sub(Duration::from_nanos(self.waits.block_io.total_ns)), self.waits.swap_in)
+        parts(taken.saturating_sub(self.waits.for_devices()), self.waits.swap_in)
     }
 
     /// The faults that read a page from memory, and from a device. The kernel's counts say how many of each there were; the longest
