@@ -69,27 +69,39 @@ impl Trials {
     /// Keeps a result in place of an earlier one, which may stay in effect. Returns the one that applies, and forgets expired ones.
     ///
     /// # Errors
-    /// If there are too many, or the file cannot be written; the result then applies until the agent ends.
+    /// If there are too many, or the file cannot be written: the earlier one still applies.
     pub fn keep(&mut self, path: &str, kept: Kept, tolerated: RatioPpm, keep: Millis) -> io::Result<Kept> {
         self.kept.retain(|_, kept_before| !kept_before.is_expired(kept.at_unix_ms, keep));
         if self.kept.len() >= KEPT_MAX && !self.kept.contains_key(path) {
             return Err(io::Error::other(format!("the results of {KEPT_MAX} trials are kept; forget one first")));
         }
         let applies = kept.after(self.kept.get(path).copied(), tolerated);
-        self.kept.insert(path.to_owned(), applies);
-        self.store().map(|()| applies)
+        self.store_with(path, Some(applies)).map(|_| applies)
     }
 
     /// Forgets the result for a job. Returns whether there was one.
     ///
     /// # Errors
-    /// If the file cannot be written.
+    /// If the file cannot be written: the result still applies.
     pub fn forget(&mut self, path: &str) -> io::Result<bool> {
-        let existed = self.kept.remove(path).is_some();
-        if existed {
-            self.store()?;
+        Ok(self.kept.contains_key(path) && self.store_with(path, None)?.is_some())
+    }
+
+    /// Replaces the result for a job, in memory and in the file or in neither. Returns the earlier one.
+    fn store_with(&mut self, path: &str, kept: Option<Kept>) -> io::Result<Option<Kept>> {
+        let earlier = self.replace(path, kept);
+        if let Err(error) = self.store() {
+            self.replace(path, earlier);
+            return Err(error);
         }
-        Ok(existed)
+        Ok(earlier)
+    }
+
+    fn replace(&mut self, path: &str, kept: Option<Kept>) -> Option<Kept> {
+        match kept {
+            Some(kept) => self.kept.insert(path.to_owned(), kept),
+            None => self.kept.remove(path),
+        }
     }
 
     fn store(&self) -> io::Result<()> {
@@ -155,5 +167,16 @@ mod tests {
         assert_eq!(Trials::load(Some(dir.path())).of("/a", UnixMillis(6_500), KEEP), None);
         fs::write(dir.path().join("trials.json"), "{").unwrap();
         assert!(Trials::load(Some(dir.path())).kept.is_empty());
+    }
+    #[test]
+    fn what_cannot_be_stored_changes_nothing() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut trials = Trials::load(Some(dir.path()));
+        let first = trials.keep("/a", kept(40_000, 5_000), TOLERATED, KEEP).unwrap();
+        dir.close().unwrap();
+        assert!(trials.keep("/a", kept(50_000, 5_100), TOLERATED, KEEP).is_err() && trials.forget("/a").is_err());
+        assert!(trials.keep("/b", kept(50_000, 5_100), TOLERATED, KEEP).is_err());
+        let now = UnixMillis(5_100);
+        assert_eq!((trials.of("/a", now, KEEP), trials.of("/b", now, KEEP)), (Some(first), None));
     }
 }

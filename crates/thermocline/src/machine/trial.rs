@@ -6,8 +6,8 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
 use ::rollout::trial::{Arm, BLOCKS_MIN, Better, Block, Estimate, Verdict, estimate, plan};
+use agent::Message;
 use agent::actuators::compact::{Cursor, Task, step};
-use agent::{Message, socket};
 use anyhow::{Result, bail, ensure};
 use clap::Args;
 use config::Config;
@@ -123,7 +123,8 @@ struct Report {
 /// `thermocline trial JOB`.
 pub(crate) fn trial(roots: &Roots, config: &Config, format: Format, arguments: &Trial) -> Result<()> {
     if arguments.forget {
-        return forget(config, format, &arguments.job);
+        let what = kept::forget(config, &arguments.job)?;
+        return print(format, &serde_json::json!({ "forgotten": what }), || format!("{what}\n"));
     }
     ensure!(
         arguments.washout + 2 * arguments.every <= arguments.half,
@@ -139,15 +140,6 @@ pub(crate) fn trial(roots: &Roots, config: &Config, format: Format, arguments: &
         report.kept = Some(kept::keep(config, &found(arguments, &report)).unwrap_or_else(|error| format!("not kept: {error}")));
     }
     print(format, &report, || text(&report))
-}
-
-/// `thermocline trial JOB --forget`.
-fn forget(config: &Config, format: Format, job: &str) -> Result<()> {
-    let view = socket::ask(&config.agent.runtime_dir, "status")?;
-    let known = view["jobs"].as_array().into_iter().flatten().find(|known| known["job"] == job);
-    ensure!(known.is_none_or(|job| !job["trial"].is_null()), "no result of a trial of {job} is kept");
-    let answer = kept::ask(config, &format!("forget {job}"))?;
-    print(format, &answer, || format!("{job}: the result of its trial is forgotten\n"))
 }
 
 /// A trial that is under way. When it ends, in whatever way, the agent lets the job go.

@@ -37,7 +37,7 @@ impl Agent {
         let trial = Kept { at_unix_ms: context.clock.unix_ms(), ..trial };
         let what = match context.trials.keep(path, trial, tolerated, Millis::from(context.config.agent.trial_keep)) {
             Ok(applies) => format!("the result of a trial is kept: {}", in_words(&applies, &trial, tolerated)),
-            Err(error) => format!("the result of a trial cannot be stored: {error}"),
+            Err(error) => format!("the result of a trial is not kept: {error}"),
         };
         context.event(Some(path), what);
     }
@@ -47,7 +47,7 @@ impl Agent {
         let what = match self.context.trials.forget(path) {
             Ok(true) => "the result of a trial is forgotten".to_owned(),
             Ok(false) => "no result of a trial was kept".to_owned(),
-            Err(error) => format!("the result of a trial is forgotten until the agent ends: {error}"),
+            Err(error) => format!("the result of a trial is not forgotten: {error}"),
         };
         self.context.event(Some(path), what);
     }

@@ -91,14 +91,66 @@ pub(super) struct Found<'a> {
     pub(super) returned: Returns,
 }
 
-/// Has the agent keep the result. Returns what to say.
+/// How long the agent may take until it shows what became of a message. It takes them between two steps of its work.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Has the agent keep the result. Returns what became of it.
 pub(super) fn keep(config: &Config, found: &Found<'_>) -> Result<String> {
     ask(config, &found.request()?)?;
-    let days = config.agent.trial_keep.as_secs_f64() / 86_400.0;
-    Ok(format!("kept for {days:.1} days: thermocline status shows what it limits, thermocline trial --forget {} undoes it", found.job))
+    let shown = shown_once(config, found.job, |trial| found.is(trial))?;
+    if found.is(&shown) {
+        let days = config.agent.trial_keep.as_secs_f64() / 86_400.0;
+        return Ok(format!(
+            "kept for {days:.1} days: thermocline status shows what it limits, thermocline trial --forget {} undoes it",
+            found.job
+        ));
+    }
+    let instead = if shown.is_null() { "" } else { "; that of an earlier one applies" };
+    bail!("the agent shows no such result after {} s{instead}: its log says why", PATIENCE.as_secs())
+}
+
+/// Has the agent forget the result of a job. Returns what to say.
+pub(super) fn forget(config: &Config, job: &str) -> Result<String> {
+    let known = trial_of(config, job)?;
+    ensure!(known.as_ref().is_none_or(|trial| !trial.is_null()), "no result of a trial of {job} is kept");
+    ask(config, &format!("forget {job}"))?;
+    if known.is_none() {
+        return Ok(format!("the agent watches no job {job} now; if it keeps a result of its trial, it forgets it, and its log says so"));
+    }
+    ensure!(shown_once(config, job, Value::is_null)?.is_null(), "the result of the trial of {job} is still kept: the agent's log says why");
+    Ok(format!("the result of the trial of {job} is forgotten"))
+}
+
+/// The result that the agent keeps of a job, null without one; `None` if it watches no such job.
+fn trial_of(config: &Config, job: &str) -> Result<Option<Value>> {
+    let view = ask(config, "status")?;
+    let known = view["jobs"].as_array().into_iter().flatten().find(|known| known["job"] == job);
+    Ok(known.map(|known| known["trial"].clone()))
+}
+
+/// That result once it is as expected, or when there was no more patience.
+fn shown_once(config: &Config, job: &str, expected: impl Fn(&Value) -> bool) -> Result<Value> {
+    let begun = Instant::now();
+    loop {
+        let trial = trial_of(config, job)?.unwrap_or_default();
+        if expected(&trial) || begun.elapsed() >= PATIENCE {
+            return Ok(trial);
+        }
+        std::thread::sleep(Duration::from_millis(100));
+    }
 }
 
 impl Found<'_> {
+    /// Whether the agent shows this result.
+    fn is(&self, trial: &Value) -> bool {
+        let same = |shown: &Value, found: f64| shown.as_f64().is_some_and(|shown| (shown - found).abs() < 1e-6);
+        let fresh = trial["age_seconds"].as_f64().is_some_and(|age| age < 2.0 * PATIENCE.as_secs_f64());
+        fresh
+            && self
+                .estimate
+                .is_some_and(|found| same(&trial["slowdown_ratio"], found.slowdown_ratio) && same(&trial["upper_ratio"], found.upper_ratio))
+    }
+
     fn request(&self) -> Result<String> {
         ensure!(self.is_whole, "the trial ended early");
         let Some(found) = self.estimate else { bail!("there is no estimate") };
@@ -124,6 +176,18 @@ mod tests {
         let half = |promoted, refaulted, seconds| Returned { promoted, refaulted, elapsed: Duration::from_secs(seconds) };
         assert_eq!(mean([half(30, 0, 100), half(10, 8, 300)].into_iter()), Returns { promoted: 100, refaulted: 20 });
         assert_eq!(mean(std::iter::empty()), Returns::default());
+    }
+
+    #[test]
+    fn the_result_that_the_agent_shows_is_recognised() {
+        let estimate =
+            Estimate { blocks: 12, slowdown_ratio: 0.021, lower_ratio: 0.01, upper_ratio: 0.032, p_value: 0.01, verdict: Verdict::Slower };
+        let found = Found { job: "/a", estimate: Some(estimate), is_whole: true, far_bytes: [9, 5], returned: Returns::default() };
+        let shown = |slowdown: f64, age: f64| serde_json::json!({ "slowdown_ratio": slowdown, "upper_ratio": 0.032, "age_seconds": age });
+        assert!(found.is(&shown(0.021, 0.5)));
+        assert!(!found.is(&shown(0.08, 0.5)), "that of an earlier trial, which stays");
+        assert!(!found.is(&shown(0.021, 3_600.0)), "an earlier one with the same result");
+        assert!(!found.is(&Value::Null), "none was stored");
     }
 
     #[test]
