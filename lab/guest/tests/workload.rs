@@ -278,8 +278,7 @@ fn requests_are_served_at_their_rate_and_reported() {
         assert_eq!(report["t"], t, "{report}");
         assert!((200..=1800).contains(&report["ops"].as_u64().unwrap()) && report["p99_us"].is_u64(), "{report}");
         assert!(report["access_us"].as_u64().unwrap() < 1_000_000, "{report}");
-        assert!(report["faulted_us"].as_u64() <= report["access_us"].as_u64(), "{report}");
-        assert!(report["accesses_faulted"].is_u64(), "{report}");
+        assert!(report["faulted_us"].as_u64().unwrap() <= report["access_us"].as_u64().unwrap(), "{report}");
     }
     workload.signal("-TERM");
     let mut rest = String::new();

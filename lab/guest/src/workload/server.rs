@@ -39,15 +39,8 @@ pub(super) struct Server<'a> {
     /// Time spent on reading pages, in this second and before it; far memory can increase it.
     access_ns: u64,
     access_before_ns: u64,
-    /// Those accesses of this second that found their page absent.
-    faulted: Faulted,
-}
-
-/// Accesses during which the thread had a page fault.
-#[derive(Default)]
-struct Faulted {
-    accesses: u64,
-    time_ns: u64,
+    /// Of the time in this second, that of accesses during which the thread had a page fault.
+    faulted_ns: u64,
 }
 
 impl<'a> Server<'a> {
@@ -70,18 +63,7 @@ impl<'a> Server<'a> {
             let _ = place.popularity.lock();
         }
         let (start_ns, latencies) = (monotonic_ns(), Latencies::new()?);
-        Ok(Self {
-            spec,
-            places,
-            rng,
-            start_ns,
-            served: 0,
-            seconds: 0,
-            latencies,
-            access_ns: 0,
-            access_before_ns: 0,
-            faulted: Faulted::default(),
-        })
+        Ok(Self { spec, places, rng, start_ns, served: 0, seconds: 0, latencies, access_ns: 0, access_before_ns: 0, faulted_ns: 0 })
     }
 
     /// Returns when [`Server::turn`] has something to do, in nanoseconds of `CLOCK_MONOTONIC`.
@@ -113,12 +95,8 @@ impl<'a> Server<'a> {
         while monotonic_ns() >= self.start_ns + (self.seconds + 1) * SECOND_NS {
             self.seconds += 1;
             let mut line = self.latencies.second(self.seconds);
-            let faulted = std::mem::take(&mut self.faulted);
-            line.extend(fields([
-                ("access_us", json!(self.access_ns / 1000)),
-                ("accesses_faulted", json!(faulted.accesses)),
-                ("faulted_us", json!(faulted.time_ns / 1000)),
-            ]));
+            let faulted_ns = std::mem::take(&mut self.faulted_ns);
+            line.extend(fields([("access_us", json!(self.access_ns / 1000)), ("faulted_us", json!(faulted_ns / 1000))]));
             self.access_before_ns += std::mem::take(&mut self.access_ns);
             print_line(&Value::from(line))?;
         }
@@ -148,8 +126,7 @@ impl<'a> Server<'a> {
                 let taken_ns = monotonic_ns() - begin_ns;
                 let faults_after = faults::of_this_thread();
                 if faults_after != faults_before {
-                    self.faulted.accesses += 1;
-                    self.faulted.time_ns += taken_ns;
+                    self.faulted_ns += taken_ns;
                     faults_before = faults_after;
                 }
             }
