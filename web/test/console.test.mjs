@@ -1,10 +1,10 @@
 // The console in a browser: what each view shows, empty states, errors, a phone's width, and how fast it is with 10,000 jobs.
 import assert from "node:assert/strict";
 import { execFileSync } from "node:child_process";
-import { mkdirSync, readFileSync, readdirSync, writeFileSync } from "node:fs";
+import { readFileSync, readdirSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { after, before, test } from "node:test";
-import { INTERACTION_MAX_MS, OUT, PAINT_MAX_MS, ROOT, TRIES, browser, console_, median, page, picture, read, scratch, writeJournal } from "./setup.mjs";
+import { INTERACTION_MAX_MS, PAINT_MAX_MS, ROOT, TRIES, browser, console_, median, opened, page, picture, read, report, scratch, writeJournal } from "./setup.mjs";
 
 const FLEET = process.env.CONSOLE_FLEET;
 
@@ -22,20 +22,8 @@ before(async () => {
 after(async () => {
   full?.stop();
   await chromium?.close();
-  mkdirSync(OUT, { recursive: true });
-  writeFileSync(join(OUT, "result.json"), `${JSON.stringify(figures, null, 1)}\n`);
-  console.log(figures);
+  report("result.json", figures);
 });
-
-/** Opens a view, and fails if the page reported an error. */
-async function opened(url, view, options, examine) {
-  const { page: tab, problems, close } = await page(chromium, options);
-  await tab.goto(`${url}#${view}`);
-  await tab.waitForSelector(`#content[data-view="${view}"]`);
-  await examine(tab);
-  assert.deepEqual(problems, []);
-  await close();
-}
 
 test("the committed page is what its sources build", () => {
   const fresh = scratch();
@@ -52,7 +40,7 @@ test("every view shows its figures, at a desk and on a phone", async () => {
   const views = { machine: "shop-3.service", fleet: "cluster-0", jobs: `of ${made.jobs.toLocaleString("en")}`, "what-if": "Percentile K" };
   for (const [view, text] of Object.entries(views)) {
     for (const [name, options] of Object.entries({ desktop: {}, phone: { width: 400, height: 800 }, dark: { colorScheme: "dark" } })) {
-      await opened(full.url, view, options, async (tab) => {
+      await opened(chromium, full.url, view, options, async (tab) => {
         const content = await tab.textContent("#content");
         assert.ok(content.includes(text), `${view}: no ${text} in ${content.slice(0, 500)}`);
         const overflow = await tab.evaluate(() => document.documentElement.scrollWidth - window.innerWidth);
@@ -64,7 +52,7 @@ test("every view shows its figures, at a desk and on a phone", async () => {
 });
 
 test("the keyboard reaches a job and the sliders", async () => {
-  await opened(full.url, "jobs", {}, async (tab) => {
+  await opened(chromium, full.url, "jobs", {}, async (tab) => {
     await tab.locator("#content input[type=search]").focus();
     await tab.keyboard.type("slice");
     await tab.locator("td button.link").first().focus();
@@ -73,7 +61,7 @@ test("the keyboard reaches a job and the sliders", async () => {
     await tab.waitForFunction(() => document.querySelector("#content").dataset.view.startsWith("jobs/"));
     assert.ok((await tab.textContent("#content")).includes(job.trim()), `the page of ${job} does not name it`);
   });
-  await opened(full.url, "what-if", {}, async (tab) => {
+  await opened(chromium, full.url, "what-if", {}, async (tab) => {
     const slider = tab.locator("input[type=range]").nth(1);
     const cards = () => tab.textContent("section[aria-live]");
     await slider.focus();
@@ -132,7 +120,7 @@ test("10,000 jobs and 30 days are painted and sorted without waiting", async () 
     await close();
   }
   figures.first_paint_ms = median(paints);
-  await opened(full.url, "jobs", {}, async (tab) => {
+  await opened(chromium, full.url, "jobs", {}, async (tab) => {
     const timed = (work) => tab.evaluate(async (source) => {
       const act = new Function(`return (${source})()`);
       const begun = performance.now();
@@ -152,7 +140,7 @@ test("10,000 jobs and 30 days are painted and sorted without waiting", async () 
     }
     Object.assign(figures, { sort_ms: median(sort), filter_ms: median(filter) });
   });
-  await opened(full.url, "what-if", {}, async (tab) => {
+  await opened(chromium, full.url, "what-if", {}, async (tab) => {
     const moves = [];
     for (let turn = 0; turn < TRIES; turn += 1) {
       moves.push(await tab.evaluate(async () => {

@@ -3,7 +3,7 @@ import assert from "node:assert/strict";
 import { mkdirSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { after, before, test } from "node:test";
-import { INTERACTION_MAX_MS, OUT, PAINT_MAX_MS, TRIES, browser, console_, median, page, picture, ready, scratch } from "./setup.mjs";
+import { INTERACTION_MAX_MS, PAINT_MAX_MS, TRIES, browser, console_, median, opened, page, picture, ready, report, scratch } from "./setup.mjs";
 import { pool_ } from "./pool.mjs";
 
 const ROLLOUTS = process.env.CONSOLE_ROLLOUTS;
@@ -33,20 +33,8 @@ after(async () => {
   rolledBack?.stop();
   pool?.stop();
   await chromium?.close();
-  mkdirSync(OUT, { recursive: true });
-  writeFileSync(join(OUT, "live.json"), `${JSON.stringify(figures, null, 1)}\n`);
-  console.log(figures);
+  report("live.json", figures);
 });
-
-/** Opens a view, and fails if the page reported an error. */
-async function opened(url, view, options, examine) {
-  const { page: tab, problems, close } = await page(chromium, options);
-  await tab.goto(`${url}#${view}`);
-  await tab.waitForSelector(`#content[data-view="${view}"]`);
-  await examine(tab);
-  assert.deepEqual(problems, []);
-  await close();
-}
 
 const content = (tab) => tab.textContent("#content");
 
@@ -59,7 +47,7 @@ const WIDTHS = { desktop: {}, phone: { width: 400, height: 800 }, dark: { colorS
 test("both views fit a desk and a phone, and every text has contrast", async () => {
   for (const [console, view, as] of [[running, "rollout", "rollout"], [running, "pool", "pool"], [rolledBack, "rollout", "rolled-back"]]) {
     for (const [name, options] of Object.entries(WIDTHS)) {
-      await opened(console.url, view, options, async (tab) => {
+      await opened(chromium, console.url, view, options, async (tab) => {
         const overflow = await tab.evaluate(() => document.documentElement.scrollWidth - window.innerWidth);
         assert.ok(overflow <= 0, `${view} on a ${name} is ${overflow} px too wide`);
         assert.deepEqual(await tab.evaluate(faint), [], `${view} on a ${name}`);
@@ -95,7 +83,7 @@ function faint() {
 }
 
 test("a rollout shows its stages, guards and steps", async () => {
-  await opened(running.url, "rollout", {}, async (tab) => {
+  await opened(chromium, running.url, "rollout", {}, async (tab) => {
     const text = await content(tab);
     for (const piece of ["bundle 7", "running, in all (100% of the machines)", "k98", "cold_age.percentile"]) assert.ok(text.includes(piece), `no ${piece} in ${text}`);
     const stages = await rows(tab, "Stages");
@@ -105,7 +93,7 @@ test("a rollout shows its stages, guards and steps", async () => {
     const history = (await rows(tab, "History")).map((cells) => cells.slice(1, 3).join(" "));
     assert.deepEqual(history, ["first promoted", "first resumed", "first hold", "first pinned", "first hold, 3 times", "first started"]);
   });
-  await opened(rolledBack.url, "rollout", {}, async (tab) => {
+  await opened(chromium, rolledBack.url, "rollout", {}, async (tab) => {
     const text = await content(tab);
     assert.ok(text.includes("is rolled back") && text.includes("stall: worse than allowed"), text);
     const guards = await rows(tab, "Guards");
@@ -116,7 +104,7 @@ test("a rollout shows its stages, guards and steps", async () => {
 });
 
 test("the keyboard reaches the guards of a stage, and markup in a reason is text", async () => {
-  await opened(running.url, "rollout", {}, async (tab) => {
+  await opened(chromium, running.url, "rollout", {}, async (tab) => {
     const first = tab.locator('[aria-label="Stages"] tbody a, [aria-label="Stages"] tbody button').first();
     await first.focus();
     await tab.keyboard.press("Enter");
@@ -126,11 +114,11 @@ test("the keyboard reaches the guards of a stage, and markup in a reason is text
     assert.ok((await content(tab)).includes("<b>inspection</b>"));
     assert.equal(await tab.locator("#content b").count(), 0);
   });
-  await opened(running.url, "rollout/stage/9", {}, async (tab) => assert.ok((await content(tab)).includes("stage")));
+  await opened(chromium, running.url, "rollout/stage/9", {}, async (tab) => assert.ok((await content(tab)).includes("stage")));
 });
 
 test("a pool shows its memory, hosts, guests and faults", async () => {
-  await opened(running.url, "pool", {}, async (tab) => {
+  await opened(chromium, running.url, "pool", {}, async (tab) => {
     const text = await content(tab);
     assert.ok(text.includes("512 GiB") && text.includes(`${HOSTS.toLocaleString("en")} of ${HOSTS.toLocaleString("en")}`), text.slice(0, 900));
     assert.ok(text.includes("EMC 1 has failed") && text.includes("thermocline pool emc repaired 1"), text.slice(0, 900));
@@ -143,11 +131,11 @@ test("a pool shows its memory, hosts, guests and faults", async () => {
     assert.ok((await content(tab)).includes("<i>guest 7</i>"));
     assert.equal(await tab.locator("#content i").count(), 0);
   });
-  await opened(running.url, "pool/host/none", {}, async (tab) => assert.ok((await content(tab)).includes("no host none")));
+  await opened(chromium, running.url, "pool/host/none", {}, async (tab) => assert.ok((await content(tab)).includes("no host none")));
 });
 
 test("arrow keys read the slices of the map, and Enter opens a host", async () => {
-  await opened(running.url, "pool", {}, async (tab) => {
+  await opened(chromium, running.url, "pool", {}, async (tab) => {
     const map = tab.locator(".slices").first();
     assert.match(await map.getAttribute("aria-label"), /online/);
     await map.focus();
@@ -235,7 +223,7 @@ test("1,000 hosts and 4,096 slices are painted, sorted and read without waiting"
   };
   figures.pool_first_paint_ms = await painted(running.url, "pool");
   figures.rollout_first_paint_ms = await painted(running.url, "rollout");
-  await opened(running.url, "pool", {}, async (tab) => {
+  await opened(chromium, running.url, "pool", {}, async (tab) => {
     const times = await tab.evaluate(async (tries) => {
       const timed = async (act) => {
         const begun = performance.now();

@@ -1,4 +1,5 @@
 // A journal of thirty days, consoles and a browser for the tests.
+import assert from "node:assert/strict";
 import { spawn } from "node:child_process";
 import { mkdirSync, mkdtempSync, readFileSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
@@ -109,6 +110,23 @@ export async function page(of, { width = 1280, height = 900, colorScheme = "ligh
     if (message.type() === "error" && !message.text().startsWith("Failed to load resource")) problems.push(message.text());
   });
   return { page: opened, problems, close: () => context.close() };
+}
+
+/** Opens a view of a console, and fails if the page reported an error. */
+export async function opened(of, url, view, options, examine) {
+  const { page: tab, problems, close } = await page(of, options);
+  await tab.goto(`${url}#${view}`);
+  await tab.waitForSelector(`#content[data-view="${view}"]`);
+  await examine(tab);
+  assert.deepEqual(problems, []);
+  await close();
+}
+
+/** Keeps the measured figures in a file, and prints them. */
+export function report(name, figures) {
+  mkdirSync(OUT, { recursive: true });
+  writeFileSync(join(OUT, name), `${JSON.stringify(figures, null, 1)}\n`);
+  console.log(figures);
 }
 
 /** Where screenshots go. */

@@ -2,27 +2,13 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test; clippy's own exemption does not reach the functions beside the tests")]
 
 use std::path::Path;
-use std::process::Command;
 
 use serde_json::Value;
 
-/// Runs the program in a directory; what it says, and whether it was content.
-fn thermocline(directory: &Path, arguments: &str) -> (bool, String) {
-    let output = Command::new(env!("CARGO_BIN_EXE_thermocline"))
-        .args(arguments.split(' '))
-        .current_dir(directory)
-        .env_remove("THERMOCLINE_LOG")
-        .output()
-        .unwrap();
-    let text = [output.stdout, output.stderr].map(|bytes| String::from_utf8(bytes).unwrap()).concat();
-    (output.status.success(), text)
-}
+use program::{check, thermocline};
 
-/// It does, and says all of these.
-fn check(directory: &Path, arguments: &str, pieces: &[&str]) {
-    let (done, text) = thermocline(directory, arguments);
-    assert!(done && pieces.iter().all(|piece| text.contains(piece)), "{arguments}: {text}");
-}
+#[path = "rollouts/program.rs"]
+mod program;
 
 /// It refuses, and says all of these.
 fn refused(directory: &Path, arguments: &str, pieces: &[&str]) {

@@ -8,7 +8,8 @@ use serde_json::Value;
 use trace::Writer;
 use units::Bytes;
 
-use rollouts::{SIGNED, check, json, published, since, thermocline, traced};
+use rollouts::program::{check, thermocline};
+use rollouts::{SIGNED, json, published, since, traced};
 
 mod rollouts;
 

@@ -11,7 +11,8 @@ use pool::Slices;
 use serde_json::{Value, json};
 
 use super::Console;
-use super::rollouts::{SIGNED, check, json, published, since, traced};
+use super::rollouts::program::check;
+use super::rollouts::{SIGNED, json, published, since, traced};
 
 const READ: &str = "--store store --root root.json";
 

@@ -1,13 +1,16 @@
 //! A bundle store with a rollout, and the traces of a small fleet that follows it: for the tests of the commands and of the console.
 
 use std::path::Path;
-use std::process::Command;
 
 use policy::thresholds::Thresholds;
 use rollout::assignment::place_ppm;
 use serde_json::Value;
 use trace::{Basis, Entry, Figures, JobId, Labels, Writer};
 use units::{Bytes, Millis, UnixMillis};
+
+use program::check;
+
+pub(crate) mod program;
 
 const BUNDLE: &str = "schema = 1\nversion = 7\nid = \"k98\"\ncreated = 2026-01-01T00:00:00Z\nexpires = 2226-01-01T00:00:00Z\n\
                       [knobs.cold_age]\npercentile = \"98%\"\n";
@@ -39,25 +42,6 @@ margin = "20%"
 "#;
 
 pub(crate) const SIGNED: &str = "--store store --root root.json --keys keys";
-
-/// Runs the program in a directory; what it says, and whether it was content.
-pub(crate) fn thermocline(directory: &Path, arguments: &str) -> (bool, String) {
-    let output = Command::new(env!("CARGO_BIN_EXE_thermocline"))
-        .args(arguments.split(' '))
-        .current_dir(directory)
-        .env_remove("THERMOCLINE_LOG")
-        .output()
-        .unwrap();
-    let text = [output.stdout, output.stderr].map(|bytes| String::from_utf8(bytes).unwrap()).concat();
-    (output.status.success(), text)
-}
-
-/// It does, and says all of these.
-pub(crate) fn check(directory: &Path, arguments: &str, pieces: &[&str]) -> String {
-    let (done, text) = thermocline(directory, arguments);
-    assert!(done && pieces.iter().all(|piece| text.contains(piece)), "{arguments}: {text}");
-    text
-}
 
 pub(crate) fn json(directory: &Path, arguments: &str) -> Value {
     serde_json::from_str(&check(directory, &format!("--format json {arguments}"), &[])).unwrap()
