@@ -43,8 +43,10 @@ pub struct Job {
     pub far: FarAges,
     /// Where its memory is.
     pub memory: JobMemory,
-    /// Its protection by `memory.low`, at the last control period.
+    /// Its protection in effect, at the last control period.
     pub protection: Protected,
+    /// Whether the agent has set its `memory.min`.
+    pub hard_protection: bool,
     /// Accesses by age since the last decision by age.
     pub promotions: Promotions,
     /// Counters of what moved.
@@ -197,6 +199,7 @@ impl Job {
             far: FarAges::default(),
             memory: JobMemory::default(),
             protection: Protected::default(),
+            hard_protection: false,
             promotions: Promotions::default(),
             counters: Counters::default(),
             waits: Waits::default(),

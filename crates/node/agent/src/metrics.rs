@@ -42,7 +42,7 @@ pub fn render(view: &View) -> Result<String, std::fmt::Error> {
 }
 
 fn job_sizes(registry: &mut Registry, jobs: &[JobView]) {
-    let sizes: [Metric<u64>; 10] = [
+    let sizes: [Metric<u64>; 11] = [
         ("job_memory_bytes", "Memory charged to the job", |job| job.memory_bytes.0),
         ("job_working_set_bytes", "Swap-backed memory accessed within the minimum cold age", |job| job.working_set_bytes.0),
         ("job_cold_bytes", "Swap-backed memory idle for the minimum cold age or longer, far memory included", |job| job.cold_bytes.0),
@@ -59,6 +59,9 @@ fn job_sizes(registry: &mut Registry, jobs: &[JobView]) {
         ("job_slow_bytes", "Memory of the job in a slow memory node", |job| job.slow_bytes.0),
         ("job_protection_bytes", "Memory of the job that memory.low or memory.min protects in effect, ancestors considered", |job| {
             job.protection_bytes.0
+        }),
+        ("job_hard_protection", "1 while the agent has set memory.min, because the kernel reclaims in spite of memory.low", |job| {
+            u64::from(job.hard_protection)
         }),
         ("job_saved_bytes", "DRAM that the machine gained from the job", |job| job.saved_bytes.0),
     ];

@@ -68,7 +68,9 @@ impl Machine {
     pub(crate) fn cgroup(&self, name: &str) -> Cgroup {
         for (file, text) in [
             ("memory.current", "0"),
+            ("memory.min", "0"),
             ("memory.low", "0"),
+            ("memory.high", "max"),
             ("memory.max", "max"),
             ("memory.swap.current", "0"),
             ("memory.swap.max", "max"),

@@ -1,6 +1,6 @@
 //! The undo list: settings that must be restored.
 //!
-//! Every lasting setting of the agent (`memory.low`, `memory.swap.max`, zswap parameters, kdamonds), and the jobs whose memory it
+//! Every lasting setting of the agent (`memory.low`, `memory.min`, `memory.swap.max`, zswap parameters, kdamonds), and the jobs whose memory it
 //! placed in a slow node, are written to a file *before* they are set. On exit the agent restores all of them; if it dies at any
 //! instruction, the next start reads the file and does the same. A value that another process changed in the meantime is left
 //! alone and reported.
@@ -24,7 +24,7 @@ const BYTES_MAX: u64 = 16 << 20;
 const FLUSH_MAX: usize = 100;
 
 /// The files of a cgroup that the agent sets.
-const OF_CGROUPS: [&str; 4] = ["memory.low", "memory.swap.max", "memory.zswap.max", "memory.zswap.writeback"];
+const OF_CGROUPS: [&str; 5] = ["memory.low", "memory.min", "memory.swap.max", "memory.zswap.max", "memory.zswap.writeback"];
 
 /// The files below `/sys` that it sets.
 const OF_SYSFS: [&str; 5] = [

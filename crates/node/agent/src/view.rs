@@ -156,6 +156,8 @@ pub struct JobView {
     pub protection_claimed_bytes: Bytes,
     /// The part of its memory that is protected in effect: the kernel bounds the claim by the settings of all ancestors.
     pub protection_bytes: Bytes,
+    /// Whether the agent has set `memory.min`, because the kernel reclaims in spite of `memory.low`.
+    pub hard_protection: bool,
     /// Swap-backed bytes accessed within the minimum cold age.
     pub working_set_bytes: Bytes,
     /// Swap-backed bytes idle for the minimum cold age or longer, far ones included.

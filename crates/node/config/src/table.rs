@@ -32,6 +32,8 @@ settings::tables! {
             "CPU time that the agent may use, as a share of one core. A tracker that would exceed it is not used.";
         protect_working_set: bool = Unit::Bool, "true",
             "Whether `memory.low` of each job that is acted on is set to what it uses, and that of the cgroups above it to what their children claim, so that the kernel reclaims cold pages first when the machine is short of memory. Restored on exit (SDFM section 5.1).";
+        hard_protection: bool = Unit::Bool, "true",
+            "Whether `memory.min` is set as well, while the kernel reclaims in spite of `memory.low`: up to some kernel after 6.12, MGLRU does so where a machine stays short of memory. Only as far as the kernel can take as much elsewhere: from other cgroups, with room in swap. Not in a slice that has a limit. Restored when the kernel rests, and on exit.";
         at_limit: AtLimit = Unit::Choice(AtLimit::NAMES), "auto",
             "What happens to a job at its memory limit, its own or an ancestor's: `offload` offloads it as any other job, which frees memory below the limit (TMO section 4.2); `stop` stops offloading; `auto` stops for class `conservative` and offloads others. `fail_fast` stops, and closes swap to the job at all times, except for the agent's requests: the kernel swaps nothing of it by itself, and the job is killed at its limit instead of thrashing (SDFM section 5.1). Page cache, which can be reclaimed, fills no limit. Where allocations fail, nothing is offloaded.";
         state_dir: PathBuf = Unit::Path, "/var/lib/thermocline",

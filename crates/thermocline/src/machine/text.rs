@@ -77,6 +77,9 @@ fn protection(job: &Value) -> String {
         (claims, protected) if protected < claims => {
             format!("  {} protected in effect, of {} claimed: its ancestors afford no more\n", bytes(effective), bytes(claimed))
         }
+        _ if job["hard_protection"] == true => {
+            format!("  {} protected in effect, by memory.min: the kernel reclaimed in spite of memory.low\n", bytes(effective))
+        }
         _ => format!("  {} protected in effect\n", bytes(effective)),
     }
 }
@@ -382,6 +385,8 @@ mod tests {
         check(1 << 20, 1 << 20, "  1.0 MiB protected in effect\n");
         check(1 << 20, 0, "  0 B protected in effect, of 1.0 MiB claimed: its ancestors afford no more\n");
         check(0, 1 << 20, "  1.0 MiB protected in effect\n");
+        let hard = json!({ "protection_claimed_bytes": 1 << 20, "protection_bytes": 1 << 20, "hard_protection": true });
+        assert!(protection(&hard).contains("1.0 MiB protected in effect, by memory.min"));
     }
 
     #[test]

@@ -25,6 +25,7 @@ use crate::following::Following;
 use crate::instructions::Instructions;
 use crate::job::Job;
 use crate::now::Now;
+use crate::protection::hard;
 use crate::savings::Ledger;
 use crate::view::{Published, View};
 
@@ -106,6 +107,7 @@ pub struct Agent {
     durable: Durable,
     identity: Identity,
     guard: Guard,
+    protection: hard::Watch,
     instructions: Instructions,
     stages: Stages,
     /// The job that offloaded last, by its index among those with a plan.
@@ -240,6 +242,8 @@ impl Agent {
         let wait = self.carry_out();
         self.end_stage("offloading");
         self.check_guard_if_due();
+        self.protection.check_if_due(&mut self.jobs, &mut self.context, &self.discovery.rules);
+        self.end_stage("hard protection");
         self.write_journal();
         self.end_stage("the journal");
         if observed || std::mem::take(&mut self.context.publish_due) {
@@ -355,7 +359,8 @@ impl Agent {
     fn wake_at(&self, deadlines: &Deadlines, wait: Option<Duration>) -> Duration {
         let now = self.context.clock.now();
         let guard = self.guard.checked.map(|last| (last + GUARD_WAIT).saturating_sub(now));
-        let waits = wait.into_iter().chain(guard).chain([self.until_own_deadline()]).map(|wait| now.saturating_add(wait));
+        let protection = self.protection.wait(&self.context);
+        let waits = wait.into_iter().chain(guard).chain(protection).chain([self.until_own_deadline()]).map(|wait| now.saturating_add(wait));
         let fixed = [deadlines.scan, deadlines.control].into_iter().chain(deadlines.end);
         fixed.chain(waits).min().unwrap_or(now)
     }

@@ -165,6 +165,7 @@ fn memory_view(job: &Job, machine: &Machine, period: f64) -> JobView {
         memory_bytes: job.memory.current,
         protection_claimed_bytes: job.protection.claimed,
         protection_bytes: job.protection.effective,
+        hard_protection: job.hard_protection,
         working_set_bytes: cold.at(Age(0)).to_bytes(page),
         cold_bytes,
         cold_file_bytes: scan.file.at_least(Age(1)).to_bytes(page),

@@ -33,6 +33,7 @@ use crate::instructions::Instructions;
 use crate::journal::{Journal, Record};
 use crate::machine::Machine;
 use crate::options::Options;
+use crate::protection::hard;
 use crate::record::Recorder;
 use crate::savings::Ledger;
 use crate::slow_node;
@@ -141,6 +142,7 @@ impl Agent {
             durable: Durable { history, recorder },
             identity: Identity { boot_id, kernel_release },
             guard: Guard::default(),
+            protection: hard::Watch::default(),
             instructions: Instructions::default(),
             stages: Stages::default(),
             turn: 0,

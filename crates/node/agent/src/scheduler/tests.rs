@@ -22,6 +22,7 @@ use crate::testing::{FRAMES, Machine};
 mod background;
 mod compressor;
 mod followed;
+mod hard;
 mod limits;
 mod page_cache;
 mod pressure;

@@ -8,7 +8,7 @@
 use std::time::Duration;
 
 use config::{Config, Policy as Named};
-use kernel::cgroup::{Limit, MemoryStat};
+use kernel::cgroup::MemoryStat;
 use policy::balance::{self, AnonFileBias};
 use policy::pressure::{self, Params, Step};
 use policy::thresholds::Thresholds;
@@ -26,6 +26,7 @@ use crate::job::{Job, Stall};
 use crate::journal::{JobRecord, Record};
 use crate::limits::LimitReader;
 use crate::now::Now;
+use crate::protection;
 use crate::tiers::PageCosts;
 use crate::view::JobView;
 
@@ -152,7 +153,7 @@ impl Controller for Pressure {
         let (memory, io) = (job.cgroup.pressure()?, job.cgroup.io_pressure()?);
         job.signals.limit = self.limits.read(&job.cgroup, now.since_boot)?;
         let stat = job.cgroup.stat()?;
-        let protected = protected(job, context)?;
+        let protected = protection::operators(job, context)?;
         // Under `auto`, the age of anonymous memory decides, with the cost of its promotion.
         let swap = job.treatment.policy == Named::Pressure && tiering::place(job, context, now).is_none();
         let resident = job.memory.current - job.memory.pool;
@@ -286,24 +287,4 @@ fn uncharged_cost(refaults: Refaults, costs: PageCosts) -> u32 {
 /// Under policy `auto` ages decide for anonymous memory and refaults for page cache; this controller observes the stalls.
 fn decided_elsewhere(job: &Job, context: &Context) -> Option<Veto> {
     (job.treatment.policy == Named::Auto && context.config.cold_age.page_cache).then_some(Veto::OtherPolicy)
-}
-
-/// The operator's own `memory.low` or `memory.min`, whichever is larger; what the agent set itself does not count.
-fn protected(job: &Job, context: &Context) -> kernel::Result<Bytes> {
-    let low = match job.cgroup.low()? {
-        Limit::Bytes(current) => {
-            let own = context.undo.operators(&job.cgroup.path().join("memory.low"), &current.0.to_string());
-            own.parse().map_or(Bytes(u64::MAX), Bytes)
-        }
-        Limit::Max => Bytes(u64::MAX),
-    };
-    Ok(low.max(bytes(job.cgroup.min()?)))
-}
-
-/// A protection of `max` covers all memory.
-fn bytes(limit: Limit) -> Bytes {
-    match limit {
-        Limit::Bytes(bytes) => bytes,
-        Limit::Max => Bytes(u64::MAX),
-    }
 }

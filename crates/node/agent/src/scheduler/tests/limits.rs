@@ -101,7 +101,7 @@ fn a_killed_agent_leaves_no_swap_closed_and_the_operators_limit_holds() {
 }
 
 /// A machine with a job two levels below the root that owns 200 frames, and a sibling that claims 40 KiB.
-fn nested() -> Machine {
+pub(super) fn nested() -> Machine {
     let machine = Machine::new();
     for name in ["/s", "/s/t", "/s/t/other"] {
         machine.cgroup(name);
@@ -115,13 +115,13 @@ fn nested() -> Machine {
     machine
 }
 
-fn nested_agent(machine: &Machine, rules: &str) -> Agent {
+pub(super) fn nested_agent(machine: &Machine, rules: &str) -> Agent {
     let text = format!("[cold_age]\nwarmup = \"0s\"\npartial = false\n{rules}[[job]]\ncgroup = \"/s/t/a\"\nclass = \"standard\"\n");
     Agent::new(machine.roots.clone(), machine.config(&text), Options::default()).unwrap()
 }
 
 /// Scans and decides twice; 60 pages are in use.
-fn decide(agent: &mut Agent, machine: &Machine) {
+pub(super) fn decide(agent: &mut Agent, machine: &Machine) {
     for (seconds, accessed) in [(1_000, FRAMES), (1_120, 60)] {
         machine.access_frames(accessed);
         agent.scan(at(seconds));

@@ -1,4 +1,5 @@
-//! `memory.low` for the working sets of jobs, and for the cgroups above them.
+//! `memory.low` for the working sets of jobs, and for the cgroups above them; `memory.min` where the kernel does not keep it
+//! (`hard.rs`).
 //!
 //! The kernel bounds a cgroup's protection by that of each ancestor, and divides an ancestor's among its children by their claims
 //! (`kernel::cgroup::ProtectionTree`). So each ancestor needs what all of its children claim, those that are no jobs included. All
@@ -13,13 +14,14 @@ use trackers::ages::Kind;
 use units::{Age, Bytes, Pages};
 
 use crate::context::Context;
+use crate::context::claims::Strength;
 use crate::controllers::slots::{Entry, Jobs};
 use crate::discover::Rules;
 use crate::job::Job;
 
-const LOW: &str = "memory.low";
+pub mod hard;
 
-/// `memory.low` is changed only if what is required has changed by more than one part of this many: each change is first
+/// A setting is changed only if what is required has changed by more than one part of this many: each change is first
 /// written to the undo list on disk.
 const CHANGE_PARTS: u64 = 8;
 
@@ -33,23 +35,56 @@ pub fn protect(job: &Job, context: &mut Context, working_set: Pages) {
     if !context.config.agent.protect_working_set || job.treatment.class == Class::Aggressive {
         return release(job, context);
     }
-    let Ok(Limit::Bytes(current)) = job.cgroup.low() else { return };
-    let file = job.cgroup.path().join(LOW);
-    // The operator's own protection is never lowered.
-    let own = own_low(context, &file, current);
     let in_use = working_set.to_bytes(kernel::page_size()) + beside_working_set(job, context);
-    let required = in_use.max(own);
-    context.claims.insert(job.path(), required);
-    if required.0.abs_diff(current.0) <= required.max(current).0 / CHANGE_PARTS {
-        return;
+    claim(job, context, Strength::Soft, in_use);
+    if context.claims.of(Strength::Hard, job.path()).is_some() {
+        claim(job, context, Strength::Hard, in_use);
     }
-    set(context, file, required, own);
 }
 
-/// Restores a job's own value. Its ancestors follow in [`cover_ancestors`].
+/// Has a job claim what it uses, and at least what the operator gave it.
+fn claim(job: &Job, context: &mut Context, strength: Strength, in_use: Bytes) {
+    let Some(current) = setting(&job.cgroup, strength) else { return };
+    let file = job.cgroup.path().join(strength.file());
+    // The operator's own protection is never lowered.
+    let own = own_value(context, &file, current);
+    let required = in_use.max(own);
+    context.claims.insert(strength, job.path(), required);
+    if required.0.abs_diff(current.0) > required.max(current).0 / CHANGE_PARTS {
+        set(context, file, required, own);
+    }
+}
+
+/// What a cgroup has; `None` if it is removed, or has `max`, to which nothing can be added.
+fn setting(cgroup: &Cgroup, strength: Strength) -> Option<Bytes> {
+    let limit = match strength {
+        Strength::Soft => cgroup.low(),
+        Strength::Hard => cgroup.min(),
+    };
+    match limit {
+        Ok(Limit::Bytes(bytes)) => Some(bytes),
+        Ok(Limit::Max) | Err(_) => None,
+    }
+}
+
+/// Restores a job's own values. Its ancestors follow in [`cover_ancestors`].
 pub fn release(job: &Job, context: &mut Context) {
-    context.claims.remove(job.path());
-    context.undo.restore(&job.cgroup.path().join(LOW));
+    for strength in Strength::ALL {
+        context.claims.remove(strength, job.path());
+        context.undo.restore(&job.cgroup.path().join(strength.file()));
+    }
+}
+
+/// The protection that the operator gave a job, whichever is larger; what the agent set does not count.
+///
+/// # Errors
+/// Any error of the cgroup's files.
+pub fn operators(job: &Job, context: &Context) -> kernel::Result<Bytes> {
+    let own = |strength: Strength, limit: Limit| match limit {
+        Limit::Bytes(current) => own_value(context, &job.cgroup.path().join(strength.file()), current),
+        Limit::Max => Bytes(u64::MAX),
+    };
+    Ok(own(Strength::Soft, job.cgroup.low()?).max(own(Strength::Hard, job.cgroup.min()?)))
 }
 
 /// What a job uses beside its swap-backed working set: page cache in use, and memory of the kernel, the zswap pool included.
@@ -62,7 +97,7 @@ fn beside_working_set(job: &Job, context: &mut Context) -> Bytes {
 }
 
 /// The operator's value of a file that now reads `current`.
-fn own_low(context: &Context, file: &std::path::Path, current: Bytes) -> Bytes {
+fn own_value(context: &Context, file: &std::path::Path, current: Bytes) -> Bytes {
     context.undo.operators(file, &current.0.to_string()).parse().map_or(Bytes(u64::MAX), Bytes)
 }
 
@@ -81,34 +116,37 @@ fn set(context: &mut Context, file: PathBuf, required: Bytes, own: Bytes) {
 /// protected job below. A cgroup of class `off` is left alone. Then notes what each job's protection is in effect.
 pub fn cover_ancestors(jobs: &mut Jobs, context: &mut Context, rules: &Rules) {
     let recursive = kernel::cgroup::is_recursive(&context.kernel.roots).unwrap_or(false);
-    let mut covered = BTreeMap::new();
-    for name in context.claims.ancestors() {
-        let Ok(cgroup) = Cgroup::open(&context.kernel.cgroups, &name) else { continue };
-        if rules.is_off(&name) {
-            continue;
+    for strength in Strength::ALL {
+        let mut covered = BTreeMap::new();
+        for name in context.claims.ancestors(strength) {
+            let Ok(cgroup) = Cgroup::open(&context.kernel.cgroups, &name) else { continue };
+            if rules.is_off(&name) {
+                continue;
+            }
+            let Some(required) = cover(&cgroup, context, strength, &covered, recursive) else { continue };
+            covered.insert(name, required);
         }
-        let Some(required) = cover(&cgroup, context, &covered, recursive) else { continue };
-        covered.insert(name, required);
-    }
-    for name in context.claims.cover(covered.into_keys()) {
-        context.undo.restore(&context.kernel.cgroups.path().join(name.trim_start_matches('/')).join(LOW));
+        for name in context.claims.cover(strength, covered.into_keys()) {
+            context.undo.restore(&context.kernel.cgroups.path().join(name.trim_start_matches('/')).join(strength.file()));
+        }
     }
     let mut tree = ProtectionTree::new(&context.kernel.cgroups, recursive);
-    for Entry { job, .. } in jobs.values_mut() {
+    for (path, Entry { job, .. }) in jobs.iter_mut() {
         job.protection = tree.of(&job.cgroup).unwrap_or_default();
+        job.hard_protection = context.claims.of(Strength::Hard, path).is_some();
     }
 }
 
-/// Sets one ancestor's `memory.low`. Returns what it then claims of its own parent.
-fn cover(cgroup: &Cgroup, context: &mut Context, below: &BTreeMap<String, Bytes>, recursive: bool) -> Option<Bytes> {
-    let Ok(Limit::Bytes(current)) = cgroup.low() else { return None };
-    let file = cgroup.path().join(LOW);
-    let own = own_low(context, &file, current);
+/// Sets one ancestor's protection. Returns what it then claims of its own parent.
+fn cover(cgroup: &Cgroup, context: &mut Context, strength: Strength, below: &BTreeMap<String, Bytes>, recursive: bool) -> Option<Bytes> {
+    let current = setting(cgroup, strength)?;
+    let file = cgroup.path().join(strength.file());
+    let own = own_value(context, &file, current);
     let (mut all, mut ours) = (Bytes::ZERO, Bytes::ZERO);
     for child in cgroup.children().ok()? {
-        let claimed = below.get(child.name()).copied().or_else(|| context.claims.of(child.name()));
+        let claimed = below.get(child.name()).copied().or_else(|| context.claims.of(strength, child.name()));
         ours += claimed.unwrap_or_default();
-        all += claimed.unwrap_or_else(|| child.claim(LOW));
+        all += claimed.unwrap_or_else(|| child.claim(strength.file()));
     }
     // What the operator gave this cgroup is shared by all of its children on such a mount: no other child loses its part.
     let required = if recursive && own > Bytes::ZERO { all.max(own + ours) } else { all.max(own) };
