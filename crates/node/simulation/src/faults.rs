@@ -30,7 +30,7 @@ impl Effects {
     /// Whether nothing is under way that may prevent a start.
     #[must_use]
     pub fn harmless(&self) -> bool {
-        self.under_way.iter().all(|(_, kind)| matches!(kind, Kind::Answer(..) | Kind::Swap(..)))
+        self.under_way.iter().all(|(_, kind)| matches!(kind, Kind::Answer(..) | Kind::Swap(..) | Kind::BreakProtection(_)))
     }
 
     /// Whether the agent knows how the kernel answers.
@@ -95,6 +95,10 @@ impl Effects {
                 machine.swap_pages = *pages;
                 *length
             }
+            Kind::BreakProtection(length) => {
+                machine.breaks_protection = true;
+                *length
+            }
             Kind::Damage(name, damage, length) => {
                 machine.damage(name, *damage)?;
                 *length
@@ -124,6 +128,7 @@ impl Effects {
             match kind {
                 Kind::Answer(..) => machine.answer = Answer::Exact,
                 Kind::Swap(..) => machine.swap_pages = self.swap_pages.unwrap_or(machine.swap_pages),
+                Kind::BreakProtection(_) => machine.breaks_protection = false,
                 Kind::Damage(..) => machine.repair()?,
                 Kind::StateFull(_) => unblock(root, "state/history.new")?,
                 Kind::RunFull(_) | Kind::RunUnwritable(_) => unblock(root, "run/undo.new")?,
@@ -138,7 +143,7 @@ impl Effects {
 /// A value that the agent never sets: protection of more than the machine's memory, a limit beyond all swap.
 fn operators_value(setting: usize, value: u64) -> String {
     match setting {
-        0 => ((100_000 + value) * PAGE).to_string(),
+        0 | 4 => ((100_000 + value) * PAGE).to_string(),
         1 | 2 => ((200_000 + value) * PAGE).to_string(),
         _ => (value % 2).to_string(),
     }

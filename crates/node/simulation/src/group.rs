@@ -14,7 +14,7 @@ pub enum Role {
     Spared,
     /// No rule names it.
     Stranger,
-    /// A cgroup above jobs, without pages of its own: only its `memory.low` may be set.
+    /// A cgroup above jobs, without pages of its own: only its `memory.low` and `memory.min` may be set.
     Ancestor,
 }
 
@@ -69,6 +69,8 @@ pub struct Counters {
     pub memory_stall_us: u64,
     /// Stall for I/O, in microseconds.
     pub io_stall_us: u64,
+    /// Times that the kernel reclaimed in spite of `memory.low`.
+    pub low: u64,
 }
 
 /// A cgroup.
@@ -90,10 +92,8 @@ pub struct Group {
     pub frame: usize,
     /// Its pages.
     pub pages: Vec<Page>,
-    /// `memory.min` in pages.
-    pub min_pages: u64,
     /// What the operator wrote to the files that the agent sets.
-    pub own: [String; 4],
+    pub own: [String; 5],
     /// Counters.
     pub counters: Counters,
     /// The largest resident size in the last turns, in pages.
@@ -109,12 +109,27 @@ pub struct Group {
 }
 
 /// The files of a cgroup that the agent sets.
-pub const SETTINGS: [&str; 4] = ["memory.low", "memory.swap.max", "memory.zswap.max", "memory.zswap.writeback"];
+pub const SETTINGS: [&str; 5] = ["memory.low", "memory.swap.max", "memory.zswap.max", "memory.zswap.writeback", "memory.min"];
+
+/// Those that protect memory.
+pub const PROTECTIONS: [usize; 2] = [0, 4];
 
 /// What they contain in a new cgroup.
-pub const DEFAULTS: [&str; 4] = ["0", "max", "max", "1"];
+pub const DEFAULTS: [&str; 5] = ["0", "max", "max", "1", "0"];
 
 impl Group {
+    /// The larger of its protections as the operator set them, in pages.
+    #[must_use]
+    pub fn own_protection(&self) -> u64 {
+        PROTECTIONS.iter().map(|&setting| pages(&self.own[setting])).max().unwrap_or(0)
+    }
+
+    /// `memory.min` as the operator set it, in pages.
+    #[must_use]
+    pub fn own_min(&self) -> u64 {
+        pages(&self.own[4])
+    }
+
     /// Pages in a place, of one kind.
     #[must_use]
     pub fn count(&self, place: Place, anon: bool) -> u64 {
@@ -211,8 +226,12 @@ impl Group {
     pub fn may_be_set(&self, setting: usize) -> bool {
         match self.role {
             Role::Job => true,
-            Role::Ancestor => setting == 0,
+            Role::Ancestor => PROTECTIONS.contains(&setting),
             Role::Spared | Role::Stranger => false,
         }
     }
+}
+
+fn pages(bytes: &str) -> u64 {
+    bytes.parse::<u64>().map_or(0, |bytes| bytes / PAGE)
 }

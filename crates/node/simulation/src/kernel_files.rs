@@ -33,10 +33,10 @@ pub fn fixed(frames: usize) -> Vec<(String, String)> {
     .into()
 }
 
-/// Files that change, by name. `now` is in seconds since boot.
+/// Files that change, by name. `kswapd` is the pages that kswapd reclaimed, `now` in seconds since boot.
 #[must_use]
-pub fn changing(groups: &[Group], swap_pages: u64, now: f64) -> Vec<(String, String)> {
-    let mut files = of_machine(groups, swap_pages, now);
+pub fn changing(groups: &[Group], swap_pages: u64, kswapd: u64, now: f64) -> Vec<(String, String)> {
+    let mut files = of_machine(groups, swap_pages, kswapd, now);
     for group in groups.iter().filter(|group| group.alive) {
         let members: Vec<&Group> = match group.role {
             Role::Ancestor => groups.iter().filter(|member| member.alive && member.path.starts_with(&group.path)).collect(),
@@ -110,7 +110,7 @@ fn psi(total_us: u64) -> String {
     format!("{}\n{}", line("some"), line("full"))
 }
 
-fn of_machine(groups: &[Group], swap_pages: u64, now: f64) -> Vec<(String, String)> {
+fn of_machine(groups: &[Group], swap_pages: u64, kswapd: u64, now: f64) -> Vec<(String, String)> {
     let alive: Vec<&Group> = groups.iter().filter(|group| group.alive).collect();
     let sum = Sum::of(&alive);
     let used_kib = ((sum.anon + sum.file) * PAGE + sum.pool()) / 1024;
@@ -122,7 +122,7 @@ fn of_machine(groups: &[Group], swap_pages: u64, now: f64) -> Vec<(String, Strin
     }
     let Sum { zswpin, zswpout, pswpin, pswpout, refault_anon, refault_file, .. } = sum;
     let vmstat = format!(
-        "pswpin {pswpin}\npswpout {pswpout}\nzswpin {zswpin}\nzswpout {zswpout}\nzswpwb 0\nallocstall_normal 0\npgsteal_kswapd 0\n\
+        "pswpin {pswpin}\npswpout {pswpout}\nzswpin {zswpin}\nzswpout {zswpout}\nzswpwb 0\nallocstall_normal 0\npgsteal_kswapd {kswapd}\n\
          pgsteal_direct 0\npgfault {refault_anon}\npgmajfault {refault_anon}\nworkingset_refault_anon {refault_anon}\n\
          workingset_refault_file {refault_file}\noom_kill 0"
     );
@@ -147,13 +147,12 @@ fn of_machine(groups: &[Group], swap_pages: u64, now: f64) -> Vec<(String, Strin
 fn of_group(group: &Group, sum: &Sum, now: f64) -> Vec<(&'static str, String)> {
     vec![
         ("memory.current", ((sum.anon + sum.file) * PAGE + sum.pool()).to_string()),
-        ("memory.min", (group.min_pages * PAGE).to_string()),
         ("memory.max", "max".to_owned()),
         ("memory.high", "max".to_owned()),
         ("memory.swap.current", ((sum.compressed + sum.device) * PAGE).to_string()),
         ("memory.zswap.current", sum.pool().to_string()),
         ("memory.stat", sum.stat()),
-        ("memory.events", "low 0\nhigh 0\nmax 0\noom 0\noom_kill 0".to_owned()),
+        ("memory.events", format!("low {}\nhigh 0\nmax 0\noom 0\noom_kill 0", group.counters.low)),
         ("memory.pressure", psi(sum.memory_us)),
         ("io.pressure", psi(sum.io_us)),
         ("cgroup.procs", if group.role == Role::Ancestor { String::new() } else { (FIRST_PID + group.frame).to_string() }),

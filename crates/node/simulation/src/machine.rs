@@ -80,6 +80,9 @@ pub struct Machine {
     pub answer: Answer,
     /// Requests since the last turn.
     pub requests: Vec<Request>,
+    /// Whether the kernel reclaims by itself now, in spite of `memory.low`.
+    pub breaks_protection: bool,
+    kswapd_pages: u64,
     /// Files that are damaged, by name.
     pub damaged: BTreeMap<String, Damage>,
     /// What the operator wrote to the machine's files that the agent sets.
@@ -105,6 +108,8 @@ impl Machine {
             swap_pages,
             answer: Answer::Exact,
             requests: Vec::new(),
+            breaks_protection: false,
+            kswapd_pages: 0,
             damaged: BTreeMap::new(),
             own: own.map(|(name, value)| (format!("sys/module/zswap/parameters/{name}"), value.to_owned())).into(),
             rng,
@@ -188,7 +193,10 @@ impl Machine {
             group.idle_before = group.idle();
             group.idle_most = group.idle_most.max(group.idle_before);
             group.peaks = [group.resident(), group.peaks[0], group.peaks[1]];
+            // What is reclaimed in between comes back with the next access; only the counters tell.
+            group.counters.low += u64::from(self.breaks_protection);
         }
+        self.kswapd_pages += u64::from(self.breaks_protection);
         self.publish()
     }
 
@@ -209,7 +217,7 @@ impl Machine {
     /// # Errors
     /// If they cannot be written.
     pub fn publish(&mut self) -> io::Result<()> {
-        for (name, text) in kernel_files::changing(&self.groups, self.swap_pages, self.now) {
+        for (name, text) in kernel_files::changing(&self.groups, self.swap_pages, self.kswapd_pages, self.now) {
             if self.damaged.contains_key(&name) || self.published.get(&name) == Some(&text) {
                 continue;
             }
@@ -350,7 +358,7 @@ impl Machine {
         let limits = self.swap_limits(at);
         let mut swap_room = limits.room.min(self.swap_free());
         let group = &mut self.groups[at];
-        let mut left = pages.min(group.resident().saturating_sub(group.min_pages));
+        let mut left = pages.min(group.resident().saturating_sub(group.own_min()));
         let mut order: Vec<usize> = (0..group.pages.len()).filter(|&page| group.pages[page].place == Place::Resident).collect();
         // Anonymous memory first, if it is preferred; page cache where it cannot be swapped.
         let key = |page: &usize| (swappiness == 200 && !group.pages[*page].anon, group.pages[*page].last.to_bits(), *page);

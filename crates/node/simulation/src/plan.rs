@@ -49,6 +49,8 @@ pub enum Kind {
     Answer(Answer, u32),
     /// Swap has another size, in pages, for some turns.
     Swap(u64, u32),
+    /// The kernel reclaims in spite of `memory.low`, for some turns.
+    BreakProtection(u32),
     /// A kernel file is damaged for some turns.
     Damage(String, Damage, u32),
     /// The history cannot be written for some turns: the disk is full.
@@ -95,6 +97,7 @@ impl Kind {
             Self::Answer(..) => "reclaim_fails",
             Self::Swap(0, _) => "swap_off",
             Self::Swap(..) => "swap_full",
+            Self::BreakProtection(_) => "protection_broken",
             Self::Damage(_, Damage::Missing, _) => "file_missing",
             Self::Damage(_, Damage::Short, _) => "file_short",
             Self::Damage(_, Damage::Garbage, _) => "file_garbage",
@@ -113,7 +116,7 @@ impl Kind {
     }
 
     /// All names.
-    pub const NAMES: [&'static str; 31] = [
+    pub const NAMES: [&'static str; 32] = [
         "kill",
         "kill_midway",
         "kill_between_settings",
@@ -131,6 +134,7 @@ impl Kind {
         "reclaim_fails",
         "swap_off",
         "swap_full",
+        "protection_broken",
         "file_missing",
         "file_short",
         "file_garbage",
@@ -228,7 +232,9 @@ fn draw_group(path: &str, role: Role, rng: &mut Rng) -> (Group, usize) {
     if rng.u8(..) < 30 && role != Role::Ancestor {
         own[1] = (rng.u64(1..200) * PAGE).to_string();
     }
-    let min_pages = if rng.u8(..) < 40 { rng.u64(1..100) } else { 0 };
+    if rng.u8(..) < 40 {
+        own[4] = (rng.u64(1..100) * PAGE).to_string();
+    }
     let group = Group {
         path: path.to_owned(),
         role,
@@ -238,7 +244,6 @@ fn draw_group(path: &str, role: Role, rng: &mut Rng) -> (Group, usize) {
         id: 0,
         frame: 0,
         pages: Vec::new(),
-        min_pages,
         own,
         counters: crate::group::Counters::default(),
         peaks: [0; 3],
@@ -284,7 +289,7 @@ const FILES: [&str; 12] = [
     "memory.pressure",
     "io.pressure",
     "memory.events",
-    "memory.min",
+    "memory.high",
     "cgroup.procs",
     "/proc/meminfo",
     "/proc/vmstat",
@@ -296,7 +301,7 @@ fn draw_damage(rng: &mut Rng) -> Kind {
     let group = TREE[rng.usize(..TREE.len())].0;
     // A cgroup's settings neither go missing nor contain garbage, but a read or a write may fail.
     if rng.u8(..) < 60 {
-        let file = crate::group::SETTINGS[rng.usize(..4)];
+        let file = crate::group::SETTINGS[rng.usize(..5)];
         return Kind::Damage(format!("sys/fs/cgroup{group}/{file}"), Damage::Unreadable, rng.u32(1..20));
     }
     let damage = [Damage::Missing, Damage::Short, Damage::Garbage, Damage::Unreadable][rng.usize(..4)];
@@ -315,7 +320,7 @@ fn draw_fault(rng: &mut Rng) -> Kind {
     let leaf = rng.usize(1..TREE.len());
     let (readings, turns) = (rng.u32(..60), rng.u32(1..30));
     let length = Duration::from_millis(rng.u64(1_000..600_000));
-    match rng.u8(..25) {
+    match rng.u8(..27) {
         0 => Kind::Kill,
         1 => Kind::KillMidway(readings, false),
         2 | 3 => Kind::KillMidway(readings, true),
@@ -330,11 +335,12 @@ fn draw_fault(rng: &mut Rng) -> Kind {
         14..=16 => draw_damage(rng),
         17 => Kind::StateFull(turns),
         18 => [Kind::RunFull(turns), Kind::RunUnwritable(turns)][rng.usize(..2)].clone(),
-        19 => Kind::Operator(group, rng.usize(..4), rng.u64(1..1_000)),
+        19 => Kind::Operator(group, rng.usize(..5), rng.u64(1..1_000)),
         20 => Kind::OperatorZswap(rng.bool()),
         21 => Kind::SlowScans(turns),
         22 => Kind::Reload(leaf, ["off", "observe", "conservative", "standard", "aggressive"][rng.usize(..5)]),
         23 => Kind::Bundle(rng.u64(..3)),
+        24 | 25 => Kind::BreakProtection(turns),
         _ if rng.bool() => Kind::Shift(leaf),
         _ => Kind::Resize(leaf, rng.u8(10..95), rng.bool()),
     }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
-use crate::group::{Group, Role, SETTINGS};
+use crate::group::{Group, PROTECTIONS, Role, SETTINGS};
 use crate::kernel_files::directory;
 use crate::machine::Machine;
 use crate::plan::FLOOR_PAGES;
@@ -34,10 +34,13 @@ pub fn settings(machine: &Machine, now: &BTreeMap<String, String>, all: bool) ->
         machine.own.iter().for_each(|(name, own)| compare(name, own));
     }
     // A job's protection, and that of the cgroups above it, may be raised and is never lowered.
-    for group in machine.groups.iter().filter(|group| group.alive && !all && group.may_be_set(0)) {
-        let now = now.get(&format!("{}/{}", directory(&group.path), SETTINGS[0])).and_then(|now| now.parse::<u64>().ok());
-        if let Some((now, own)) = now.zip(group.own[0].parse().ok()).filter(|(now, own)| now < own) {
-            broken.push(format!("{}: memory.low is {now}, the operator's value is {own}", group.path));
+    for group in machine.groups.iter().filter(|group| group.alive && !all && group.may_be_set(PROTECTIONS[0])) {
+        for setting in PROTECTIONS {
+            let file = SETTINGS[setting];
+            let now = now.get(&format!("{}/{file}", directory(&group.path))).and_then(|now| now.parse::<u64>().ok());
+            if let Some((now, own)) = now.zip(group.own[setting].parse().ok()).filter(|(now, own)| now < own) {
+                broken.push(format!("{}: {file} is {now}, the operator's value is {own}", group.path));
+            }
         }
     }
     broken
@@ -90,8 +93,7 @@ pub fn requests(machine: &mut Machine, allowed: Allowed) -> Vec<String> {
 fn amount(group: &mut Group, pages: u64, swappiness: u8) -> Option<String> {
     let peak = group.peaks.into_iter().max().unwrap_or(0);
     if group.policy == "pressure" {
-        let low = group.own[0].parse::<u64>().map_or(0, |bytes| bytes / crate::group::PAGE);
-        let floor = FLOOR_PAGES.max(group.min_pages).max(low);
+        let floor = FLOOR_PAGES.max(group.own_protection());
         return (pages > peak.saturating_sub(floor))
             .then(|| format!("{}: asked for {pages} pages of {peak}, the floor is {floor}", group.path));
     }

@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 
 use fastrand::Rng;
-use sim::group::{Role, SETTINGS};
+use sim::group::{PROTECTIONS, Role, SETTINGS};
 use sim::machine::{Machine, Request};
 use sim::plan::{Kind, Plan};
 use sim::promises::{self, Allowed};
@@ -71,10 +71,10 @@ fn a_setting_that_the_agent_may_not_make_is_noticed() {
     let job = machine.groups.iter().find(|group| group.role == Role::Job).unwrap();
     assert_ne!(job.own[0], "0");
     assert_eq!(check_value(Role::Job, 0, false, "0\n"), 1, "below the operator's protection");
-    for setting in 0..4 {
+    for setting in 0..SETTINGS.len() {
         assert_eq!((check(Role::Stranger, setting, false), check(Role::Spared, setting, false)), (1, 1));
         assert_eq!((check(Role::Job, setting, false), check(Role::Job, setting, true)), (0, 1));
-        assert_eq!(check(Role::Ancestor, setting, false), usize::from(setting > 0));
+        assert_eq!(check(Role::Ancestor, setting, false), usize::from(!PROTECTIONS.contains(&setting)));
     }
 }
 
