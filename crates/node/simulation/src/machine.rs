@@ -193,7 +193,7 @@ impl Machine {
             group.idle_before = group.idle();
             group.idle_most = group.idle_most.max(group.idle_before);
             group.peaks = [group.resident(), group.peaks[0], group.peaks[1]];
-            // What is reclaimed in between comes back with the next access; only the counters tell.
+            // What is reclaimed in between comes back with the next access; only the counters show it.
             group.counters.low += u64::from(self.breaks_protection);
         }
         self.kswapd_pages += u64::from(self.breaks_protection);
