@@ -1,9 +1,9 @@
 //! `memory.min` for protected jobs whose `memory.low` the kernel does not keep.
 //!
-//! Up to some kernel after 6.12, MGLRU passes over a cgroup below its `memory.low` once in each round over all cgroups. If it returns to
-//! it before it has found enough elsewhere, it reclaims there (`shrink_one()` in `mm/vmscan.c`), and counts that as `low` in
-//! `memory.events`. On a machine that stays short of memory there are several rounds in a second, and working sets are swapped out
-//! as without protection. `memory.min` is always kept.
+//! In Linux 6.12, MGLRU passes over a cgroup below its `memory.low` once in each round over all cgroups. If it returns to it before it
+//! has found enough elsewhere, it reclaims there (`shrink_one()` in `mm/vmscan.c`), and counts that as `low` in `memory.events`; later
+//! kernels count such events, too. On a machine that stays short of memory there are several rounds in a second, and working sets are
+//! swapped out as without protection. `memory.min` is always kept.
 //!
 //! It could do harm: an allocation that finds nothing else to reclaim has a process killed, where `memory.low` would have given way.
 //! Therefore it is set only while the kernel reclaims below `memory.low`, and only as far as it can take as much elsewhere: other
