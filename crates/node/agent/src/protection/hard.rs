@@ -18,7 +18,7 @@ use kernel::cgroup::{self, Cgroup, CgroupRoot, Limit};
 use kernel::vmstat;
 use units::Bytes;
 
-use super::{claim, cover_ancestors};
+use super::{claim, cover_ancestors, own_value, setting};
 use crate::context::Context;
 use crate::context::claims::{Strength, above};
 use crate::controllers::slots::Jobs;
@@ -171,8 +171,19 @@ fn room(cgroups: &CgroupRoot, context: &Context, jobs: &BTreeSet<String>) -> Byt
     let within = |name: &str| jobs.contains(name) || above(name).any(|path| jobs.contains(path));
     let parents: BTreeSet<&str> = names.iter().filter_map(|name| above(name).next()).collect();
     let leaves = names.iter().map(String::as_str).filter(|name| !parents.contains(name) && !within(name));
-    let elsewhere = leaves.map(|name| reclaimable(cgroups, name)).sum();
-    swap.min(elsewhere)
+    let elsewhere: Bytes = leaves.map(|name| reclaimable(cgroups, name)).sum();
+    // A cgroup's `memory.min` is in effect up to that of the one at the top of its path.
+    let tops = names.iter().map(String::as_str).filter(|name| above(name).next().is_none() && !within(name));
+    let kept = tops.map(|name| operators_min(cgroups, context, name)).sum();
+    swap.min(elsewhere - kept)
+}
+
+/// What the operator has the kernel keep of a cgroup.
+fn operators_min(cgroups: &CgroupRoot, context: &Context, name: &str) -> Bytes {
+    let Ok(cgroup) = Cgroup::open(cgroups, name) else { return Bytes::ZERO };
+    let usage = cgroup.current().unwrap_or_default();
+    let file = cgroup.path().join(Strength::Hard.file());
+    setting(&cgroup, Strength::Hard).map_or(usage, |current| own_value(context, &file, current).min(usage))
 }
 
 /// What the kernel could reclaim of a cgroup without children: page cache, and anonymous memory if it may be swapped out.

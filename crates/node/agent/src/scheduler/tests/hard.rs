@@ -82,6 +82,11 @@ fn protection_is_not_hard_where_that_could_end_in_a_kill() {
     assert_eq!(hardened(200, |_| ())[0], given);
     assert_eq!(hardened(70, |_| ()), nothing, "another cgroup has too little to give");
     assert_eq!(hardened(200, |machine| machine.set("/hog", "memory.swap.max", "0")), nothing, "nor may it be swapped out");
+    let kept = |machine: &Machine| {
+        machine.set("/hog", "memory.current", &(200 * page()).to_string());
+        machine.set("/hog", "memory.min", &(140 * page()).to_string());
+    };
+    assert_eq!(hardened(200, kept), nothing, "its operator has the kernel keep most of it");
     let full = |machine: &Machine| {
         machine.put("proc/meminfo", "MemTotal: 1024 kB\nMemFree: 9 kB\nMemAvailable: 9 kB\nSwapTotal: 1024 kB\nSwapFree: 200 kB\n");
     };
