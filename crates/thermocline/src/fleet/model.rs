@@ -23,16 +23,15 @@ use policy::thresholds::Thresholds;
 use trace::Basis;
 use units::{Age, Millis, RatioPpm, millis};
 
-use self::percent::Percent;
 use self::report::{Answer, FleetAsItIs, Group, Pair, Report, Written};
 use crate::fleet::traces::inputs::{Inputs, Local};
 use crate::options::Format;
 use crate::output::print;
+use crate::progress::progress;
 
 mod agents;
 pub(crate) mod arguments;
 mod detail;
-mod percent;
 pub(crate) mod report;
 mod resolution;
 mod text;
@@ -69,7 +68,7 @@ pub(crate) fn model(config: &Config, format: Format, arguments: &arguments::Mode
         match arguments.resample {
             None => modelled(config, arguments, &traces, basis, threads, format)?,
             Some(jobs) => {
-                let originals = read(&traces, &fleet::all(&traces), threads, Originals::default, format)?;
+                let originals = read(&traces, &fleet::all(&traces), threads, Originals::default)?;
                 let fleet = ResampledFleet::new(originals, basis.thresholds, arguments.seed, jobs, arguments.days);
                 let fleet = fleet.context("the traces hold no job to resample")?;
                 modelled(config, arguments, &fleet, basis, threads, format)?
@@ -123,11 +122,11 @@ fn modelled<S: Named<Error: std::error::Error + Sync + 'static>>(
         waits::model(config, arguments, source, basis.page_bytes, threads, format)?;
         return Ok(None);
     }
-    let detailed = || detail::detailed(config, source, &basis.thresholds, threads, format);
+    let detailed = || detail::detailed(config, source, &basis.thresholds, threads);
     let detail = arguments.detail.then(detailed).transpose()?;
-    let as_agents = || agents::replayed(config, source, &basis, threads, format);
+    let as_agents = || agents::replayed(config, source, &basis, threads);
     let as_agents = arguments.agents.then(as_agents).transpose()?;
-    let partial = replay(config, arguments, source, basis, threads, format)?;
+    let partial = replay(config, arguments, source, basis, threads)?;
     let span_ms = partial.whole()?.first().map_or(0, |tally| tally.base.span().0);
     let agents = as_agents.map(|agents| agents::AsAgents::new(&agents, &basis, span_ms));
     Ok(Some((partial, Extra { detail, agents })))
@@ -167,7 +166,6 @@ fn replay<S: Named<Error: std::error::Error + Sync + 'static>>(
     source: &S,
     basis: Basis,
     threads: NonZero<usize>,
-    format: Format,
 ) -> Result<Partial> {
     let grid = grid(config, arguments)?;
     let setups = setups(config, arguments, &basis)?;
@@ -189,13 +187,13 @@ fn replay<S: Named<Error: std::error::Error + Sync + 'static>>(
             print_resumed(directory, found, source.pieces());
             let parts = (0..source.pieces()).map(|piece| source.part(piece)).collect();
             let keeper = Keeper { directory, setting: &setting, parts, every: KEPT_EVERY };
-            let (counted, failed) = read(source, &pieces, threads, || SavedAccount::new(&keeper, open), format)?.finish();
+            let (counted, failed) = read(source, &pieces, threads, || SavedAccount::new(&keeper, open))?.finish();
             if let Some(error) = failed {
                 log::warn!("the result is complete, but could not be saved completely: {error}");
             }
             counted
         }
-        _ => read(source, &pieces, threads, open, format)?,
+        _ => read(source, &pieces, threads, open)?,
     };
     if model.too_many_groups {
         bail!("there are more than {} groups; leave out --by, or give the traces of fewer clusters", fleet::GROUPS_MAX);
@@ -370,12 +368,9 @@ fn read<S: Source<Error: std::error::Error + Sync + 'static>, A: Account>(
     pieces: &[usize],
     threads: NonZero<usize>,
     open: impl Fn() -> A + Sync,
-    format: Format,
 ) -> Result<A> {
-    let progress = Percent::new(pieces.len(), format);
-    let account = fleet::run(source, pieces, threads, open, |done| progress.show(done));
-    progress.end();
-    Ok(account?)
+    let progress = progress("pieces", pieces.len() as u64);
+    Ok(fleet::run(source, pieces, threads, open, |_| progress.inc(1))?)
 }
 
 /// Writes a generated fleet as trace files.
@@ -395,7 +390,7 @@ fn record(fleet: &Fleet, directory: &Path, threads: NonZero<usize>, format: Form
         }
     }
     let recorder = Recorder(fleet, directory, 0.into());
-    read(&recorder, &fleet::all(&recorder), threads, || None::<Survey>, format)?;
+    read(&recorder, &fleet::all(&recorder), threads, || None::<Survey>)?;
     let entries = recorder.2.into_inner();
     let done = serde_json::json!({ "generated": true, "directory": directory, "files": fleet.machines(), "entries": entries });
     print(format, &done, || format!("{entries} generated entries in {} files below {}\n", fleet.machines(), directory.display()))

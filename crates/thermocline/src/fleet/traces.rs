@@ -11,6 +11,7 @@ use anyhow::{Context, Result, bail};
 use clap::{Args, Subcommand};
 use config::Config;
 use globset::{GlobBuilder, GlobMatcher};
+use indicatif::ProgressBar;
 use serde::Serialize;
 use trace::check::{self, Kind};
 use trace::{Basis, Entry, FIGURES, FileSummary, Merge, Writer, calendar, schema};
@@ -18,7 +19,7 @@ use units::{Bytes, Millis, UnixMillis};
 
 use crate::options::Format;
 use crate::output::print;
-use crate::progress::Progress;
+use crate::progress::progress;
 
 mod anonymise;
 pub(crate) mod inputs;
@@ -122,7 +123,7 @@ struct Stream {
     merge: Merge,
     basis: Basis,
     job: Option<GlobMatcher>,
-    progress: Progress,
+    progress: ProgressBar,
     /// Keeps the copies until they are read.
     _files: Vec<Local>,
 }
@@ -134,13 +135,13 @@ impl Stream {
         let files = inputs.files.iter().map(|input| inputs.local(input)).collect::<Result<Vec<_>>>()?;
         let merge = Merge::of(files.iter().map(|file| file.path().to_owned()))?;
         let basis = merge.basis().context("no trace")?;
-        Ok(Self { merge, basis, job, progress: Progress::new("entries", 0), _files: files })
+        Ok(Self { merge, basis, job, progress: progress("entries", 0), _files: files })
     }
 
     fn next(&mut self) -> Result<Option<Entry>> {
         for entry in self.merge.by_ref() {
             let entry = entry?;
-            self.progress.step();
+            self.progress.inc(1);
             if self.job.as_ref().is_none_or(|job| job.is_match(&entry.id.job)) {
                 return Ok(Some(entry));
             }
@@ -179,7 +180,7 @@ impl ListedBasis {
 }
 
 fn list(inputs: &Inputs, format: Format) -> Result<()> {
-    let mut progress = Progress::new("files", inputs.files.len());
+    let progress = progress("files", inputs.files.len() as u64);
     let mut listed = Vec::new();
     for input in &inputs.files {
         let opened = inputs.local(input).and_then(|local| Ok(check::open(local.path())?));
@@ -206,7 +207,7 @@ fn list(inputs: &Inputs, format: Format) -> Result<()> {
             Err(error) => (file.kind, file.error) = ("unreadable", Some(error.to_string())),
         }
         listed.push(file);
-        progress.step();
+        progress.inc(1);
     }
     drop(progress);
     print(format, &listed, || {
@@ -237,7 +238,7 @@ struct Validated {
 }
 
 fn validate(inputs: &Inputs, format: Format) -> Result<ExitCode> {
-    let mut progress = Progress::new("files", inputs.files.len());
+    let progress = progress("files", inputs.files.len() as u64);
     let mut validated = Vec::new();
     for input in &inputs.files {
         let local = inputs.local(input)?;
@@ -246,7 +247,7 @@ fn validate(inputs: &Inputs, format: Format) -> Result<ExitCode> {
             report.unwrap_or_else(|error| check::Report { problems: vec![error.to_string()], problems_total: 1, ..Default::default() });
         let check::Report { entries, jobs, problems, problems_total } = report;
         validated.push(Validated { file: input.name.clone(), entries, jobs, problems_total, problems });
-        progress.step();
+        progress.inc(1);
     }
     drop(progress);
     let wrong = validated.iter().filter(|file| file.problems_total > 0).count();
@@ -293,8 +294,9 @@ fn compact(inputs: &Inputs, to: &str, format: Format) -> Result<()> {
     }
     let machines: Vec<_> = machines.into_values().collect();
     let threads = std::thread::available_parallelism().unwrap_or(NonZero::<usize>::MIN);
-    let mut progress = Progress::new("entries", 0);
-    let made = inputs::put(to, |path| Ok(trace::compact::compact(&machines, path, threads, &mut |entries| progress.at(entries))?))?;
+    let progress = progress("entries", 0);
+    let made =
+        inputs::put(to, |path| Ok(trace::compact::compact(&machines, path, threads, &mut |entries| progress.set_position(entries))?))?;
     drop(progress);
     print_made(format, to, made.file, made.dropped)
 }

@@ -16,7 +16,7 @@ use super::arguments::Generate;
 use super::stranding::mebibytes;
 use crate::options::Format;
 use crate::output::print;
-use crate::progress::Progress;
+use crate::progress::progress;
 
 /// Servers for the fit of stranding; their DRAM per core is the mean memory that the trace rents per core.
 const SERVER_CORES: u32 = 48;
@@ -39,13 +39,13 @@ pub(super) fn generate(format: Format, arguments: &Generate) -> Result<()> {
     let Generate { vms, clusters, days, seed, out } = arguments;
     let settings = Settings { seed: *seed, vms: *vms, clusters: *clusters, days: *days };
     // The trace is written once and read twice for (Pond figure 2).
-    let mut progress = Progress::new("VMs", usize::try_from(*vms).unwrap_or(usize::MAX).saturating_mul(3));
-    let (written, tally) = generate::generate(&settings, out, &mut || progress.step())?;
+    let progress = progress("VMs", vms.saturating_mul(3));
+    let (written, tally) = generate::generate(&settings, out, &mut || progress.inc(1))?;
     let trace = Trace::open(out)?;
-    let demand = Demand::of(&trace, &mut || progress.step())?;
+    let demand = Demand::of(&trace, &mut || progress.inc(1))?;
     let dram_per_core_bytes = mebibytes(demand.bytes_per_core());
     let shape = Shape { cores: SERVER_CORES, dram_per_core_bytes, peak_fill: PEAK_FILL, strategy: Strategy::BestFit };
-    let stranded = stranding(&trace, &demand, shape, &mut || progress.step())?;
+    let stranded = stranding(&trace, &demand, shape, &mut || progress.inc(1))?;
     drop(progress);
     let made = Made {
         generated: true,

@@ -11,7 +11,7 @@ use vmtrace::import::{self, Options};
 use super::arguments::Import;
 use crate::options::Format;
 use crate::output::print;
-use crate::progress::Progress;
+use crate::progress::progress;
 
 /// Imports a trace, and prints the number of VMs and the invalid rows.
 pub(super) fn import(format: Format, arguments: &Import) -> Result<ExitCode> {
@@ -23,8 +23,10 @@ pub(super) fn import(format: Format, arguments: &Import) -> Result<ExitCode> {
     let lifetimes = arguments.lifetimes.as_deref().map(|path| Ok::<_, anyhow::Error>(Lifetimes::of(&Trace::open(path)?)?)).transpose()?;
     let options =
         Options { lifetimes, seed: arguments.seed, machine_cores: arguments.machine_cores, machine_memory_bytes: arguments.machine_memory };
-    let mut progress = Progress::new("rows", 0);
-    let report = import::import(&arguments.from, &arguments.out, &options, &mut |done, of| progress.step_at(done, of))?;
+    let progress = progress("% of a source read", 100);
+    let report = import::import(&arguments.from, &arguments.out, &options, &mut |done, of| {
+        progress.set_position(done.saturating_mul(100) / of.max(1));
+    })?;
     drop(progress);
     print(format, &report, || {
         let import::Report { rows, vms, still_running, lifetimes_drawn, bad_rows, bad_rows_total, bytes, .. } = &report;

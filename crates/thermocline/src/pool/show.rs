@@ -11,7 +11,7 @@ use vmtrace::{About, Trace};
 
 use crate::options::Format;
 use crate::output::print;
-use crate::progress::Progress;
+use crate::progress::progress;
 
 /// Contents of a trace.
 #[derive(Debug, Serialize)]
@@ -47,7 +47,7 @@ const SIZES_PRINTED: usize = 12;
 /// Prints the contents of a trace.
 pub(super) fn show(path: &Path, format: Format) -> Result<()> {
     let trace = Trace::open(path)?;
-    let mut progress = Progress::new("VMs", usize::try_from(trace.len()).unwrap_or(usize::MAX));
+    let progress = progress("VMs", trace.len());
     let mut sizes: BTreeMap<(u32, Bytes), u64> = BTreeMap::new();
     let (mut clusters, mut customers) = (std::collections::BTreeSet::new(), std::collections::BTreeSet::new());
     let mut known: BTreeMap<&'static str, u64> = BTreeMap::new();
@@ -56,7 +56,7 @@ pub(super) fn show(path: &Path, format: Format) -> Result<()> {
     let mut begins = None;
     for vm in trace.vms() {
         let vm = vm?;
-        progress.step();
+        progress.inc(1);
         begins = begins.or(Some(vm.arrival));
         *sizes.entry((vm.cores, vm.memory_bytes)).or_default() += 1;
         clusters.insert(vm.cluster);

@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 use std::num::NonZero;
 use std::path::Path;
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
@@ -30,7 +29,7 @@ mod text;
 
 use crate::options::Format;
 use crate::output::print;
-use crate::progress::Progress;
+use crate::progress::progress;
 use arguments::{Simulate, Split};
 use missing::Missing;
 use models::TrainedModels;
@@ -118,7 +117,7 @@ fn nanos(duration: Duration) -> Ns {
 
 /// The VMs by arrival, and the number of those with assumed properties.
 fn vms(trace: &Trace, arguments: &Simulate) -> Result<(Vec<Vm>, u64)> {
-    let mut progress = Progress::new("VMs read", usize::try_from(trace.len())?);
+    let progress = progress("VMs read", trace.len());
     let (mut vms, mut assumed) = (Vec::new(), 0);
     for vm in trace.vms() {
         let mut vm = vm?;
@@ -129,7 +128,7 @@ fn vms(trace: &Trace, arguments: &Simulate) -> Result<(Vec<Vm>, u64)> {
             simulator::assumptions::spread_times(&mut vm, i64::try_from(over.as_secs())?, arguments.seed);
         }
         vms.push(vm);
-        progress.step();
+        progress.inc(1);
     }
     // Spreading changes the order of arrival.
     vms.sort_by_key(Vm::order);
@@ -250,6 +249,6 @@ fn summarise<'a>(
 
 /// Runs a long task and prints its progress.
 fn with_progress<T>(what: &'static str, total: usize, work: impl FnOnce(&(dyn Fn(usize) + Sync)) -> Result<T, study::Error>) -> Result<T> {
-    let progress = Mutex::new(Progress::new(what, total));
-    work(&|_| progress.lock().unwrap_or_else(PoisonError::into_inner).step()).context("cannot simulate")
+    let progress = progress(what, total as u64);
+    work(&|_| progress.inc(1)).context("cannot simulate")
 }

@@ -13,7 +13,7 @@ use vmtrace::stranding::{self, Demand, Shape};
 use super::arguments::Stranding;
 use crate::options::Format;
 use crate::output::print;
-use crate::progress::Progress;
+use crate::progress::progress;
 
 /// The output of the command.
 #[derive(Debug, Serialize)]
@@ -36,8 +36,8 @@ pub(super) fn stranding(format: Format, arguments: &Stranding) -> Result<()> {
     let trace = Trace::open(&arguments.trace)?;
     let ratios = arguments.dram_per_core.len();
     let passes = 1 + if ratios == 0 { SWEEP.len() } else { ratios };
-    let mut progress = Progress::new("VMs", usize::try_from(trace.len()).unwrap_or(usize::MAX).saturating_mul(passes));
-    let demand = Demand::of(&trace, &mut || progress.step())?;
+    let progress = progress("VMs", trace.len().saturating_mul(passes as u64));
+    let demand = Demand::of(&trace, &mut || progress.inc(1))?;
     let mut ratios = arguments.dram_per_core.clone();
     if ratios.is_empty() {
         ratios = SWEEP.iter().map(|factor| mebibytes(demand.bytes_per_core() * factor)).collect();
@@ -47,7 +47,7 @@ pub(super) fn stranding(format: Format, arguments: &Stranding) -> Result<()> {
     for dram_per_core_bytes in ratios {
         let shape =
             Shape { cores: arguments.server_cores, dram_per_core_bytes, peak_fill: f64::from(arguments.peak_fill.0) / 1e6, strategy };
-        results.push(stranding::stranding(&trace, &demand, shape, &mut || progress.step())?);
+        results.push(stranding::stranding(&trace, &demand, shape, &mut || progress.inc(1))?);
     }
     drop(progress);
     let about = trace.about();

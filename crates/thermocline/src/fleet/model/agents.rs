@@ -10,8 +10,6 @@ use model::tally::ratio;
 use serde::Serialize;
 use trace::Basis;
 
-use crate::options::Format;
-
 /// The configured parameters through the agents' own controller, with parts of the cold pages.
 #[derive(Debug, Serialize)]
 pub(crate) struct AsAgents {
@@ -38,10 +36,9 @@ pub(super) fn replayed<S: Source<Error: std::error::Error + Sync + 'static>>(
     source: &S,
     basis: &Basis,
     threads: NonZero<usize>,
-    format: Format,
 ) -> Result<Agents> {
     let params = config.cold_age.params();
-    super::read(source, &model::fleet::all(source), threads, || Agents::new(params, basis.thresholds), format)
+    super::read(source, &model::fleet::all(source), threads, || Agents::new(params, basis.thresholds))
 }
 
 impl AsAgents {

@@ -11,8 +11,6 @@ use policy::thresholds::Thresholds;
 use serde::Serialize;
 use units::RatioPpm;
 
-use crate::options::Format;
-
 /// The configured pair, by hour, machine and job.
 #[derive(Debug, Serialize)]
 pub(crate) struct Detailed {
@@ -57,13 +55,12 @@ pub(crate) fn detailed<S: Source<Error: std::error::Error + Sync + 'static>>(
     source: &S,
     thresholds: &Thresholds,
     threads: NonZero<usize>,
-    format: Format,
 ) -> Result<Detailed> {
     let cold_age = &config.cold_age;
     let grid = Grid::new(vec![cold_age.percentile], vec![cold_age.warmup.into()])?;
     let setup = super::configured(config);
     let open = || Detail::new(&grid, &setup, thresholds);
-    let detail = super::read(source, &model::fleet::all(source), threads, open, format)?.context("no account was kept")?;
+    let detail = super::read(source, &model::fleet::all(source), threads, open)?.context("no account was kept")?;
     let hours = detail.hours.iter().flat_map(|(cluster, hours)| {
         hours.iter().map(|(hour, share)| HourRow {
             cluster: cluster.clone(),

@@ -118,7 +118,7 @@ pub(super) fn model<S: Source<Error: std::error::Error + Sync + 'static>>(
     // Checked before anything is read.
     ByClass::new(config, arguments, page_bytes)?;
     let open = || ByClass::new(config, arguments, page_bytes).ok();
-    let accounts = read(source, &fleet::all(source), threads, open, format)?.context("no account was kept")?;
+    let accounts = read(source, &fleet::all(source), threads, open)?.context("no account was kept")?;
     let mut latency_ns = 0;
     let rows = accounts.0.iter().filter(|(_, waits)| waits.jobs > 0).map(|(class, waits)| {
         latency_ns = waits.setup().latency_ns;

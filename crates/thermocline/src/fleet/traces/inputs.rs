@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 use store::{LocalCopy, Store};
 
-use crate::progress::Progress;
+use crate::progress::progress;
 
 /// A trace file, local or in a store.
 pub(super) struct Input {
@@ -87,9 +87,9 @@ impl Inputs {
 
     /// Local paths of all files; objects are copied to this machine.
     pub(crate) fn all_local(&self) -> Result<Vec<Local>> {
-        let mut progress = Progress::new("files brought", self.files.len());
+        let progress = progress("files brought", self.files.len() as u64);
         let brought = self.files.iter().map(|input| {
-            progress.step();
+            progress.inc(1);
             self.local(input).with_context(|| format!("cannot bring {} here", input.name))
         });
         brought.collect()
