@@ -18,6 +18,7 @@ mod output;
 mod pool;
 mod progress;
 mod signals;
+mod table;
 mod values;
 
 use arguments::{Arguments, Command};

@@ -19,6 +19,7 @@ use serde::Serialize;
 
 use crate::options::Format;
 use crate::output::print;
+use crate::table::Table;
 use crate::values::duration;
 
 #[derive(Debug, Args)]
@@ -161,34 +162,30 @@ fn table(report: &Report) -> String {
 }
 
 fn workload_table(workload: &Workload) -> String {
-    let mut text = format!("\n{}: occupies {}\n", workload.name, workload.occupied_bytes);
-    let _ =
-        writeln!(text, "  {:33} {:>17}    each intensity: MiB saved / share of time lost", "MiB saved at a loss of", "0.5%     1%     5%");
-    let line = |name: &str, at: [String; 3], rest: &str| format!("  {name:31} {:>6} {:>6} {:>6}   {rest}\n", at[0], at[1], at[2]);
-    let bound = LEVELS.map(|(_, level)| workload.oracle_saved_bytes.get(level).map_or_else(String::new, |&bytes| mib(bytes)));
-    text += &line("oracle", bound, "");
+    let mut table = Table::new(&["<MiB saved at a loss of", "0.5%", "1%", "5%", "<each intensity: MiB saved / share of time lost"]);
+    let [least, middle, most] =
+        LEVELS.map(|(_, level)| workload.oracle_saved_bytes.get(level).map_or_else(String::new, |&bytes| mib(bytes)));
+    table.row(&[&"oracle", &least, &middle, &most]);
     for law in laws(workload) {
-        let at = LEVELS.map(|(lost, _)| mib(saved(workload, law, lost)));
+        let [least, middle, most] = LEVELS.map(|(lost, _)| mib(saved(workload, law, lost)));
         let rows = workload.points.iter().filter(|row| row.contender == law);
         #[expect(clippy::cast_precision_loss, reason = "far below 2^52")]
         let points = rows.map(|row| format!("{}/{:.2}%", mib(row.saved_bytes as f64), row.lost_ratio * 100.0));
-        text += &line(law, at, &points.collect::<Vec<_>>().join(" "));
+        table.row(&[&law, &least, &middle, &most, &points.collect::<Vec<_>>().join(" ")]);
     }
-    text
+    format!("\n{}: occupies {}\n{table}", workload.name, workload.occupied_bytes)
 }
 
 fn ranking(results: &Results) -> String {
-    let mut text = "\nall workloads, geometric means\n".to_owned();
-    let _ = writeln!(text, "  {:31} {:>20}   {:>20}", "", "of the best peer at", "of the oracle at");
-    let _ = writeln!(text, "  {:31} {:>6} {:>6} {:>6}   {:>6} {:>6} {:>6}", "", "0.5%", "1%", "5%", "0.5%", "1%", "5%");
+    let mut table = Table::new(&["<of the best peer at", "0.5%", "1%", "5%", "of the oracle at", "0.5%", "1%", "5%"]);
     for law in results.workloads.first().map(laws).unwrap_or_default() {
         let of = |level: &str| results.ranking.get(level).and_then(|rows| rows.get(law));
-        let ratios = LEVELS.map(|(_, level)| of(level).and_then(|rank| rank.geomean_ratio_to_best_peer));
-        let shares = LEVELS.map(|(_, level)| of(level).map(|rank| rank.geomean_share_of_oracle));
-        let column = |value: Option<f64>| value.map_or_else(|| format!("{:>6}", "-"), |value| format!("{value:>6.2}"));
-        let columns = |values: [Option<f64>; 3]| values.map(column).join(" ");
-        let _ = writeln!(text, "  {law:31} {}   {}", columns(ratios), columns(shares));
+        let column = |value: Option<f64>| value.map_or_else(|| "-".to_owned(), |value| format!("{value:.2}"));
+        let [a, b, c] = LEVELS.map(|(_, level)| column(of(level).and_then(|rank| rank.geomean_ratio_to_best_peer)));
+        let [x, y, z] = LEVELS.map(|(_, level)| column(of(level).map(|rank| rank.geomean_share_of_oracle)));
+        table.row(&[&law, &a, &b, &c, &"", &x, &y, &z]);
     }
+    let mut text = format!("\nall workloads, geometric means\n{table}");
     if let (Some(best), Some(ratio)) = (&results.best_policy_at_1pct, results.geomean_ratio_to_best_peer_at_1pct) {
         let _ = writeln!(text, "\n{best} at 1% lost saves {ratio:.3} times what the best peer of each workload saves");
         for (workload, ratio) in &results.ratio_to_best_peer_at_1pct {
@@ -201,13 +198,14 @@ fn ranking(results: &Results) -> String {
 
 fn constants(sensitivity: &Sensitivity) -> String {
     let mut text = format!("\nconstants of policy {}: saved at 1% lost, as a multiple of that with defaults\n", sensitivity.policy);
-    let _ = writeln!(text, "  {:26} {:>8} {:>8}", "", "x0.5/off", "x2/on");
+    let mut table = Table::new(&["<", "x0.5/off", "x2/on"]);
     for effect in &sensitivity.effects {
-        let _ = writeln!(text, "  {:26} {:>8.3} {:>8.3}", effect.key, effect.halved, effect.doubled);
+        table.row(&[&effect.key, &format!("{:.3}", effect.halved), &format!("{:.3}", effect.doubled)]);
     }
+    text += &table.to_string();
     let factors: Vec<String> = sensitivity.tuned_factors.iter().map(|(key, factor)| format!("{key} x{factor}")).collect();
     let tuned = if factors.is_empty() { "the defaults".to_owned() } else { factors.join(", ") };
-    let _ = writeln!(text, "  best of {} combinations: {:.3} ({tuned})", sensitivity.combinations, sensitivity.tuned);
+    let _ = writeln!(text, "best of {} combinations: {:.3} ({tuned})", sensitivity.combinations, sensitivity.tuned);
     text
 }
 

@@ -1,13 +1,12 @@
 //! `thermocline config knobs`: every knob with its range and the tuner's search range.
 
-use std::fmt::Write;
-
 use anyhow::Result;
 use config::{Config, Knob, Scale, Unit};
 use serde::Serialize;
 
 use crate::options::Format;
 use crate::output::print;
+use crate::table::Table;
 
 /// One knob. Values are written as in a configuration file; `number` and `search` are in seconds, bytes, shares of one, or counts.
 #[derive(Debug, Serialize)]
@@ -53,7 +52,7 @@ impl Row {
         }
     }
 
-    fn text(&self) -> String {
+    fn add_to(&self, table: &mut Table) {
         let allowed = match (self.low, self.high, self.choices) {
             (Some(low), Some(high), _) => format!("{low} to {high}"),
             (_, _, []) => self.unit.to_owned(),
@@ -61,8 +60,7 @@ impl Row {
         };
         let searched = config::knobs().find(|knob| knob.key == self.key).and_then(|knob| knob.search);
         let searched = searched.map(|search| format!("{} to {}", search.low, search.high)).unwrap_or_default();
-        let line = format!("{:<36} {:<14} {allowed:<28} {searched}", self.key, self.value);
-        line.trim_end().to_owned() + "\n"
+        table.row(&[&self.key, &self.value, &allowed, &searched]);
     }
 }
 
@@ -70,9 +68,8 @@ impl Row {
 pub(crate) fn knobs(config: &Config, format: Format) -> Result<()> {
     let rows: Vec<Row> = config::knobs().map(|knob| Row::new(knob, config)).collect();
     print(format, &rows, || {
-        let mut text = String::new();
-        let _ = writeln!(text, "{:<36} {:<14} {:<28} tuner searches", "key", "value", "allowed");
-        rows.iter().for_each(|row| text += &row.text());
-        text
+        let mut table = Table::new(&["<key", "<value", "<allowed", "<tuner searches"]);
+        rows.iter().for_each(|row| row.add_to(&mut table));
+        table.to_string()
     })
 }

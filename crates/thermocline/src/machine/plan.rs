@@ -14,6 +14,7 @@ use units::{Bytes, RatioPpm};
 use super::kept::Kept;
 use crate::options::Format;
 use crate::output::print;
+use crate::table::Table;
 use crate::values::size;
 
 #[derive(Debug, Args)]
@@ -84,20 +85,31 @@ fn journals(state_dir: &Path) -> PathBuf {
 
 fn text(plan: &plan::Plan) -> String {
     let mut text = machine(plan);
-    let columns =
-        ["observed", "without far", "with far", "working", "saved", "potential", "promotions", "stall", "limit", "above", "at most"];
-    text += "\n";
-    text += &row("job", &columns.map(ToOwned::to_owned));
+    let columns = [
+        "<job",
+        "observed",
+        "without far",
+        "with far",
+        "working",
+        "saved",
+        "potential",
+        "promotions",
+        "stall",
+        "limit",
+        "above",
+        "at most",
+    ];
+    let mut table = Table::new(&columns);
     for job in &plan.jobs {
-        text += &row(&job.job, &job_columns(job));
+        row(&mut table, job);
         for remark in remarks(job, plan) {
-            let _ = writeln!(text, "  {remark}");
+            table.remark(&format!("  {remark}\n"));
         }
     }
     let accepted = percent(plan.accepted_risk_ratio);
     let _ = write!(
         text,
-        "\nlimit: for memory.max; covers all but {accepted} of the periods, and what was promoted within the reaction time of the agent\n\
+        "\n{table}\nlimit: for memory.max; covers all but {accepted} of the periods, and what was promoted within the reaction time of the agent\n\
          above: share of the periods above that limit; at most: its upper bound for the future, {} confidence\n\
          without far, with far, working, promotions, stall: exceeded in 1% of the periods\n\
          saved, potential: available in all but {accepted} of the periods\n",
@@ -138,31 +150,24 @@ fn machine(plan: &plan::Plan) -> String {
     text
 }
 
-fn job_columns(job: &JobPlan) -> [String; 11] {
+fn row(table: &mut Table, job: &JobPlan) {
     let or_none = |shown: Option<String>| shown.unwrap_or_else(|| "-".to_owned());
-    [
-        span(job.span_seconds),
-        Bytes(job.without_far_memory_bytes.p99).to_string(),
-        Bytes(job.memory_bytes.p99).to_string(),
-        Bytes(job.working_set_bytes.p99).to_string(),
-        job.firm_saved_bytes.to_string(),
-        or_none(job.firm_potential_bytes.map(|bytes| bytes.to_string())),
-        or_none(job.promotion_rate_p99_ratio_per_min.map(|rate| percent(rate) + "/min")),
-        or_none(job.stall_p99_ratio.map(percent)),
+    let name = table.job(&job.job, NAME_WIDTH);
+    table.row(&[
+        &name,
+        &span(job.span_seconds),
+        &Bytes(job.without_far_memory_bytes.p99),
+        &Bytes(job.memory_bytes.p99),
+        &Bytes(job.working_set_bytes.p99),
+        &job.firm_saved_bytes,
+        &or_none(job.firm_potential_bytes.map(|bytes| bytes.to_string())),
+        &or_none(job.promotion_rate_p99_ratio_per_min.map(|rate| percent(rate) + "/min")),
+        &or_none(job.stall_p99_ratio.map(percent)),
         // As memory.max and systemd take it.
-        format!("{}M", job.recommended_limit_bytes.0 >> 20),
-        percent(job.risk_ratio),
-        percent(job.risk_ratio_max),
-    ]
-}
-
-/// One line of the table of jobs, 141 characters wide.
-fn row(name: &str, columns: &[String; 11]) -> String {
-    let mut text = if name.chars().count() > NAME_WIDTH { format!("{name}\n{:NAME_WIDTH$}", "") } else { format!("{name:<NAME_WIDTH$}") };
-    let [seen, without, with, working, saved, potential, promotions, stall, limit, above, at_most] = columns;
-    let _ = write!(text, " {seen:>7} {without:>11} {with:>10} {working:>10} {saved:>10} {potential:>10}");
-    let _ = writeln!(text, " {promotions:>13} {stall:>7} {limit:>10} {above:>7} {at_most:>7}");
-    text
+        &format!("{}M", job.recommended_limit_bytes.0 >> 20),
+        &percent(job.risk_ratio),
+        &percent(job.risk_ratio_max),
+    ]);
 }
 
 /// Remarks that qualify the numbers of a job.
@@ -265,28 +270,5 @@ mod tests {
         check([0.1, 0.3, 0.0], " (10% far, 30% slow)");
         check([0.0, 0.3, 0.1], " (30% slow, 10% could be offloaded)");
         assert_eq!(spending(0.4, Cold::default(), &[]), None);
-    }
-
-    #[test]
-    fn the_table_is_aligned() {
-        let columns = [
-            "365.0 d",
-            "1023.9 MiB",
-            "1023.9 MiB",
-            "1023.9 MiB",
-            "1023.9 MiB",
-            "-",
-            "1086.26%/min",
-            "12.25%",
-            "16777216M",
-            "<0.01%",
-            "99.99%",
-        ];
-        let long = "/kubepods.slice/kubepods-burstable.slice/cri-containerd-1.scope";
-        for name in ["/a", long] {
-            let row = row(name, &columns.map(ToOwned::to_owned));
-            assert_eq!(row.lines().last().map(str::len), Some(141), "{row}");
-            assert!(row.starts_with(name), "{row}");
-        }
     }
 }

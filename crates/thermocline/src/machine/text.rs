@@ -7,6 +7,7 @@ use units::Bytes;
 
 mod losses;
 
+use crate::table::Table;
 use losses::{instructions, losses, offload_cost, returns, trial};
 
 /// The table of `thermocline status`.
@@ -37,36 +38,36 @@ pub(crate) fn status(view: &Value) -> String {
     text += &returns(&view["tiers"]["faults"]);
     text += &slow_memory(view);
     text += &rollout(&view["rollout"]);
-    let columns = ["memory", "working", "cold", "far", "saved", "older", "promotions", "stall"];
-    text += &row("job", &columns.map(ToOwned::to_owned));
+    let mut table = Table::new(&["<job", "memory", "working", "cold", "far", "saved", "older", "promotions", "stall"]);
     for job in view["jobs"].as_array().into_iter().flatten() {
         let word = |key: &str| job[key].as_str().unwrap_or("-").to_owned();
         let percent = |ratio: f64, digits: usize| format!("{:.digits$}%", ratio * 100.0);
         let or_none = |shown: Option<String>| shown.unwrap_or_else(|| "-".to_owned());
-        let columns = [
-            bytes(&job["memory_bytes"]),
-            bytes(&job["working_set_bytes"]),
-            bytes(&job["cold_bytes"]),
-            bytes(&job["far_bytes"]),
-            bytes(&job["saved_bytes"]),
-            or_none(job["threshold_seconds"].as_f64().map(|seconds| format!("{seconds} s"))),
-            or_none(job["promotion_rate_ratio_per_min"].as_f64().map(|rate| percent(rate, 3) + "/min")),
-            or_none(job["stall_ratio"].as_f64().map(|stall| percent(stall, 2))),
-        ];
-        text += &row(job["job"].as_str().unwrap_or("?"), &columns);
+        let name = table.job(job["job"].as_str().unwrap_or("?"), STATUS_NAME_WIDTH);
+        table.row(&[
+            &name,
+            &bytes(&job["memory_bytes"]),
+            &bytes(&job["working_set_bytes"]),
+            &bytes(&job["cold_bytes"]),
+            &bytes(&job["far_bytes"]),
+            &bytes(&job["saved_bytes"]),
+            &or_none(job["threshold_seconds"].as_f64().map(|seconds| format!("{seconds} s"))),
+            &or_none(job["promotion_rate_ratio_per_min"].as_f64().map(|rate| percent(rate, 3) + "/min")),
+            &or_none(job["stall_ratio"].as_f64().map(|stall| percent(stall, 2))),
+        ]);
         let (class, policy, tier, tracker) = (word("class"), word("policy"), word("tier"), word("tracker"));
-        let _ = writeln!(text, "  class {class}, policy {policy}, tier {tier}, tracker {tracker}");
-        let _ = writeln!(text, "  {}", job["explanation"].as_str().unwrap_or(""));
+        table.remark(&format!("  class {class}, policy {policy}, tier {tier}, tracker {tracker}\n"));
+        table.remark(&format!("  {}\n", job["explanation"].as_str().unwrap_or("")));
         if let Some(remark) = job["remark"].as_str() {
-            let _ = writeln!(text, "  {remark}");
+            table.remark(&format!("  {remark}\n"));
         }
-        text += &protection(job);
-        text += &losses(&job["waits"]);
-        text += &instructions(&job["waits"]);
-        text += &offload_cost(&job["waits"]);
-        text += &trial(&job["trial"]);
+        table.remark(&protection(job));
+        table.remark(&losses(&job["waits"]));
+        table.remark(&instructions(&job["waits"]));
+        table.remark(&offload_cost(&job["waits"]));
+        table.remark(&trial(&job["trial"]));
     }
-    text + &totals(&view["totals_by_kind"])
+    text + &table.to_string() + &totals(&view["totals_by_kind"])
 }
 
 /// What protects a job from reclaim; empty if nothing is claimed or inherited.
@@ -159,77 +160,62 @@ fn rollout(view: &Value) -> String {
     text
 }
 
-/// Width of the job column; a longer name has a line of its own.
+/// The longest name of a job that is in its row.
 const NAME_WIDTH: usize = 28;
 
-/// Width of the job column of `status`, whose table fits a terminal of 100 columns.
+/// The same of `status`, whose table fits a terminal of 100 columns unless most figures are of the widest.
 const STATUS_NAME_WIDTH: usize = 17;
-
-/// One line of the table of jobs, 100 characters wide.
-fn row(name: &str, columns: &[String; 8]) -> String {
-    const WIDTH: usize = STATUS_NAME_WIDTH;
-    let mut text = if name.chars().count() > WIDTH { format!("{name}\n{:WIDTH$}", "") } else { format!("{name:<WIDTH$}") };
-    let [memory, working, cold, far, saved, older, promotions, stall] = columns;
-    let _ = write!(text, " {memory:>10} {working:>10} {cold:>10} {far:>10} {saved:>10}");
-    let _ = writeln!(text, " {older:>7} {promotions:>11} {stall:>7}");
-    text
-}
 
 /// Memory and savings by kind of job; empty without jobs.
 fn totals(kinds: &Value) -> String {
-    let mut text = String::new();
-    let has_jobs = |kind: &&Value| count(&kind["jobs"]) > 0;
-    for kind in kinds.as_array().into_iter().flatten().filter(has_jobs) {
-        if text.is_empty() {
-            let _ =
-                writeln!(text, "\n{:<16} {:>5} {:>10} {:>12} {:>10} {:>12}", "kind", "jobs", "memory", "of machine", "saved", "of machine");
-        }
+    let with_jobs: Vec<_> = kinds.as_array().into_iter().flatten().filter(|kind| count(&kind["jobs"]) > 0).collect();
+    if with_jobs.is_empty() {
+        return String::new();
+    }
+    let mut table = Table::new(&["<kind", "jobs", "memory", "of machine", "saved", "of machine"]);
+    for kind in with_jobs {
         let percent = |key: &str| format!("{:.1}%", kind[key].as_f64().unwrap_or(0.0) * 100.0);
         let (memory, saved) = (bytes(&kind["memory_bytes"]), bytes(&kind["saved_bytes"]));
-        let (of_memory, of_saved) = (percent("memory_ratio"), percent("saved_ratio"));
         let (name, jobs) = (kind["kind"].as_str().unwrap_or("?"), count(&kind["jobs"]));
-        let _ = writeln!(text, "{name:<16} {jobs:>5} {memory:>10} {of_memory:>12} {saved:>10} {of_saved:>12}");
+        table.row(&[&name, &jobs, &memory, &percent("memory_ratio"), &saved, &percent("saved_ratio")]);
     }
-    text
+    format!("\n{table}")
 }
 
 /// The tables of `thermocline observe`. A figure that is not known yet is a dash, with the time until it is.
 pub(crate) fn observed(view: &Value) -> String {
     let (kernel, memory) = (view["kernel"].as_str().unwrap_or("?"), bytes(&view["machine"]["total_bytes"]));
     let mut text = format!("kernel {kernel}, {memory} memory\n");
-    let columns = ["tracker", "memory", "working", "cold", "saved", "could save", "older", "compressed"];
-    text += &observed_row("job", &columns.map(ToOwned::to_owned));
+    let mut table = Table::new(&["<job", "<tracker", "memory", "working", "cold", "saved", "could save", "older", "compressed"]);
     for job in view["jobs"].as_array().into_iter().flatten() {
         let scanned = |key: &str| if job["scanned_at_seconds"].is_null() { "-".to_owned() } else { bytes(&job[key]) };
         let aged = |key: &str| if has_ages(job) { scanned(key) } else { "-".to_owned() };
         let saved = if count(&job["saved_bytes"]) > 0 { bytes(&job["saved_bytes"]) } else { "-".to_owned() };
-        let columns = [
-            job["tracker"].as_str().unwrap_or("-").to_owned(),
-            scanned("memory_bytes"),
-            aged("working_set_bytes"),
-            aged("cold_bytes"),
-            saved,
-            could_save(job),
-            job["threshold_seconds"].as_f64().map_or_else(|| "-".to_owned(), |seconds| format!("{seconds} s")),
-            job["would_occupy_ratio"].as_f64().map_or_else(|| "-".to_owned(), |ratio| format!("to {:.0}%", ratio * 100.0)),
-        ];
-        text += &observed_row(job["job"].as_str().unwrap_or("?"), &columns);
+        let name = table.job(job["job"].as_str().unwrap_or("?"), NAME_WIDTH);
+        table.row(&[
+            &name,
+            &job["tracker"].as_str().unwrap_or("-"),
+            &scanned("memory_bytes"),
+            &aged("working_set_bytes"),
+            &aged("cold_bytes"),
+            &saved,
+            &could_save(job),
+            &job["threshold_seconds"].as_f64().map_or_else(|| "-".to_owned(), |seconds| format!("{seconds} s")),
+            &job["would_occupy_ratio"].as_f64().map_or_else(|| "-".to_owned(), |ratio| format!("to {:.0}%", ratio * 100.0)),
+        ]);
         if let Some(seconds) = job["could_save_known_in_seconds"].as_f64() {
-            let _ = writeln!(
-                text,
-                "  known after two scans, at the next decision and with a sample of its cold pages: in {seconds:.0} s or later"
-            );
+            table.remark(&format!(
+                "  known after two scans, at the next decision and with a sample of its cold pages: in {seconds:.0} s or later\n"
+            ));
         }
         if job["could_save_needs_history"] == true {
-            let _ = writeln!(
-                text,
-                "  its history is too short for a threshold that meets the objective: at most what was idle from scan to scan"
-            );
+            table.remark("  its history is too short for a threshold that meets the objective: at most what was idle from scan to scan\n");
         }
         if let Some(remark) = job["remark"].as_str() {
-            let _ = writeln!(text, "  {remark}");
+            table.remark(&format!("  {remark}\n"));
         }
     }
+    text += &table.to_string();
     // They differ while the history of a job is too short.
     let (estimate, bound) = (view["could_save_bytes"].as_i64(), view["could_save_at_most_bytes"].as_i64());
     if let Some(net) = bound.or(estimate) {
@@ -254,15 +240,6 @@ fn could_save(job: &Value) -> String {
     }
 }
 
-/// One line of the table of `observe`.
-fn observed_row(name: &str, columns: &[String; 8]) -> String {
-    let mut text = if name.chars().count() > NAME_WIDTH { format!("{name}\n{:NAME_WIDTH$}", "") } else { format!("{name:<NAME_WIDTH$}") };
-    let [tracker, memory, working, cold, saved, could_save, older, compressed] = columns;
-    let _ = write!(text, " {tracker:<9} {memory:>10} {working:>10} {cold:>10} {saved:>10} {could_save:>13}");
-    let _ = writeln!(text, " {older:>7} {compressed:>10}");
-    text
-}
-
 /// Whether a job's ages are known: once a decision was based on them.
 fn has_ages(job: &Value) -> bool {
     let decided = !(job["could_save_bytes"].is_null() && job["threshold_seconds"].is_null());
@@ -276,6 +253,7 @@ fn ages(view: &Value) -> String {
         let _ = writeln!(text, "\n{}: swap-backed memory by idle time{}", job["job"].as_str().unwrap_or("?"), sample(job));
         let resolved = job["resolved_to_seconds"].as_f64().unwrap_or(f64::MAX);
         let all = count(&job["working_set_bytes"]) + count(&job["cold_bytes"]);
+        let mut table = Table::new(&["", "", "<"]);
         for entry in job["cold_age"].as_array().into_iter().flatten() {
             let (seconds, size) = (entry[0].as_f64().unwrap_or(0.0), count(&entry[1]));
             // No memory was observed for that long.
@@ -289,8 +267,9 @@ fn ages(view: &Value) -> String {
                 (true, true) => " (estimated)",
                 (true, false) => " (not watched for that long yet)",
             };
-            let _ = writeln!(text, "  {seconds:>8} s and more {:>10} {}{estimated}", Bytes(size).to_string(), "#".repeat(marks));
+            table.row(&[&format!("{seconds} s and more"), &Bytes(size), &("#".repeat(marks) + estimated)]);
         }
+        text += &table.to_string();
     }
     text
 }
@@ -363,15 +342,10 @@ mod tests {
     }
 
     #[test]
-    fn the_status_table_is_aligned_and_100_characters_wide() {
+    fn the_status_table_fits_a_terminal() {
         let text = status(&view());
         let rows: Vec<_> = text.lines().filter(|line| line.contains("12.50%") || line.contains("promotions")).collect();
-        let end = |row: &&str, word: &str| row.find(word).map(|at| at + word.len());
-        assert_eq!(rows.len(), 3, "{text}");
-        for row in &rows[1..] {
-            assert_eq!(row.len(), 100, "{row}");
-            assert_eq!((end(row, "2.000%/min"), end(row, "12.50%")), (end(&rows[0], "promotions"), end(&rows[0], "stall")), "{row}");
-        }
+        assert!(rows.len() == 3 && rows.iter().all(|row| row.len() <= 100), "{text}");
         assert!(text.lines().any(|line| line == LONG), "a long name has its own line");
         assert!(!text.contains("protected"), "nothing is claimed: {text}");
     }
@@ -402,7 +376,7 @@ mod tests {
         let of = |net: i64| observed(&json!({ "jobs": [known], "could_save_bytes": net, "savings": { "agent_bytes": 300 << 10 } }));
         let text = of(400 << 10);
         assert!(text.contains("700.0 KiB") && text.contains("to 31%") && text.contains("agent's 300.0 KiB: 400.0 KiB"), "{text}");
-        assert!(text.contains("120 s and more    1.0 MiB"), "{text}");
+        assert!(text.contains("120 s and more  1.0 MiB  ####"), "{text}");
         let mut short = known.clone();
         (short["could_save_bytes"], short["threshold_seconds"], short["could_save_needs_history"]) =
             (Value::Null, Value::Null, json!(true));
