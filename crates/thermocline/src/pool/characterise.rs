@@ -13,6 +13,7 @@ use serde::Serialize;
 
 use crate::options::Format;
 use crate::output::print;
+use crate::table::Table;
 
 mod run;
 mod slow;
@@ -163,9 +164,11 @@ fn text(report: &Report<'_>) -> String {
             let _ = writeln!(text, "no counters: {error}");
         }
         None => {
+            let mut table = Table::new(&["", "<"]);
             for (name, value) in *counters {
-                let _ = writeln!(text, "{value:>12.4}  {name}");
+                table.row(&[&format!("{value:.4}"), name]);
             }
+            text += &table.to_string();
         }
     }
     if let Some(out) = report.written {

@@ -17,6 +17,7 @@ use super::stranding::mebibytes;
 use crate::options::Format;
 use crate::output::print;
 use crate::progress::progress;
+use crate::table::Table;
 
 /// Servers for the fit of stranding; their DRAM per core is the mean memory that the trace rents per core.
 const SERVER_CORES: u32 = 48;
@@ -64,13 +65,13 @@ fn text(made: &Made<'_>) -> String {
     let mut text = format!("{}: {written_vms} generated VMs, {bytes}; nothing in it was measured\n", trace.display());
     let dram = made.stranding_dram_per_core_bytes;
     let _ = writeln!(text, "stranding on servers of {SERVER_CORES} cores with {dram} of DRAM per core, see `pool stranding`");
-    let _ = writeln!(text, "\n{:<4} {:<52} {:>13} {:>10} {:>6}", "id", "published figure", "published", "generated", "ratio");
+    let mut table = Table::new(&["<id", "<published figure", "published", "generated", "ratio"]);
     for row in fit {
         let (low, high) = row.published;
         let published = if (low - high).abs() < 1e-9 { format!("{low:.3}") } else { format!("{low:.3}-{high:.3}") };
-        let _ = writeln!(text, "{:<4} {:<52} {published:>13} {:>10.4} {:>6.2}", row.id, row.what, row.generated, row.ratio);
+        table.row(&[&row.id, &row.what, &published, &format!("{:.4}", row.generated), &format!("{:.2}", row.ratio)]);
     }
-    text += "\nnot shown:\n";
+    let _ = write!(text, "\n{table}\nnot shown:\n");
     for (ids, why) in NOT_SHOWN {
         let _ = writeln!(text, "  {ids}: {why}");
     }

@@ -14,6 +14,7 @@ use serde_json::json;
 use crate::options::Format;
 use crate::output::print;
 use crate::signals;
+use crate::table::Table;
 
 #[derive(Debug, Args)]
 #[command(args_conflicts_with_subcommands = true)]
@@ -185,12 +186,12 @@ pub(crate) fn certificates(format: Format, arguments: &Certificates) -> Result<(
     let wanted = Plan { servers: servers.clone(), hosts: hosts.clone(), operators: operators.clone(), days: *days };
     let made = certificates::create(directory, &wanted)?;
     print(format, &json!({ "made": made }), || {
-        let mut text = String::new();
+        let mut table = Table::new(&["<", "<"]);
         for pair in &made {
             let kept = if pair.kept { ", kept" } else { "" };
-            text += &format!("{:<16} {} and {}{kept}\n", pair.name, pair.cert.display(), pair.key.display());
+            table.row(&[&pair.name, &format!("{} and {}{kept}", pair.cert.display(), pair.key.display())]);
         }
-        text + &instructions(directory)
+        table.to_string() + &instructions(directory)
     })
 }
 

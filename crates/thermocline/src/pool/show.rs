@@ -12,6 +12,7 @@ use vmtrace::{About, Trace};
 use crate::options::Format;
 use crate::output::print;
 use crate::progress::progress;
+use crate::table::Table;
 
 /// Contents of a trace.
 #[derive(Debug, Serialize)]
@@ -138,10 +139,11 @@ fn text(shown: &Shown<'_>) -> String {
     if !missing.is_empty() {
         let _ = writeln!(text, "missing in the trace: {}", missing.join(", "));
     }
-    let _ = writeln!(text, "\n{:>6} {:>10} {:>10}", "cores", "memory", "VMs");
+    let mut table = Table::new(&["cores", "memory", "VMs"]);
     for size in shown.sizes.iter().take(SIZES_PRINTED) {
-        let _ = writeln!(text, "{:>6} {:>10} {:>10}", size.cores, size.memory_bytes.to_string(), size.vms);
+        table.row(&[&size.cores, &size.memory_bytes, &size.vms]);
     }
+    let _ = write!(text, "\n{table}");
     if shown.sizes.len() > SIZES_PRINTED {
         let _ = writeln!(text, "and {} other sizes", shown.sizes.len() - SIZES_PRINTED);
     }

@@ -12,6 +12,7 @@ use serde_json::json;
 
 use crate::options::Format;
 use crate::output::print;
+use crate::table::Table;
 
 /// Timeout of a request.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
@@ -97,22 +98,19 @@ fn text(status: &PoolStatus) -> String {
     let total = slices.free + slices.online + slices.offlining + slices.stuck + slices.scrubbing + slices.failed;
     let size = *slice_bytes;
     let _ = writeln!(text, "{total} slices of {size}; a VM can get {grantable}; {buffer_slices} are kept free\n");
-    let _ =
-        writeln!(text, "{:<6} {:>6} {:>7} {:>10} {:>6} {:>10} {:>7}", "EMC", "free", "online", "offlining", "stuck", "scrubbing", "failed");
+    let mut table = Table::new(&["<EMC", "free", "online", "offlining", "stuck", "scrubbing", "failed"]);
     for of in emcs {
         let counts = of.slices;
         let name = format!("{}{}", of.emc, if of.works { "" } else { " *" });
-        let _ = writeln!(
-            text,
-            "{name:<6} {:>6} {:>7} {:>10} {:>6} {:>10} {:>7}",
-            counts.free, counts.online, counts.offlining, counts.stuck, counts.scrubbing, counts.failed
-        );
+        table.row(&[&name, &counts.free, &counts.online, &counts.offlining, &counts.stuck, &counts.scrubbing, &counts.failed]);
     }
-    let _ = writeln!(text, "\n{:<24} {:>6} {:>7} {:>6} {:>12}  instance", "host", "VMs", "slices", "epoch", "lease left");
+    let _ = writeln!(text, "{table}");
+    let mut table = Table::new(&["<host", "VMs", "slices", "epoch", "lease left", "<instance"]);
     for host in hosts {
         let left = host.lease_left_seconds.map_or_else(|| "none".to_owned(), |left| format!("{left:.1} s"));
-        let _ = writeln!(text, "{:<24} {:>6} {:>7} {:>6} {left:>12}  {}", host.host, host.vms, host.slices, host.epoch, host.instance);
+        table.row(&[&host.host, &host.vms, &host.slices, &host.epoch, &left, &host.instance]);
     }
+    text += &table.to_string();
     for slice in stuck {
         let who = slice.host.as_deref().unwrap_or("a process without a lease");
         let why = slice.why.as_deref().map(|why| format!(": {why}")).unwrap_or_default();

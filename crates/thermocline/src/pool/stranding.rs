@@ -14,6 +14,7 @@ use super::arguments::Stranding;
 use crate::options::Format;
 use crate::output::print;
 use crate::progress::progress;
+use crate::table::Table;
 
 /// The output of the command.
 #[derive(Debug, Serialize)]
@@ -87,13 +88,14 @@ fn text(report: &Report<'_>) -> String {
             "\n{per_core:.2} GiB of DRAM per core: {clusters} clusters, {servers} servers of {cores} cores, {samples} hourly samples"
         );
         let _ = writeln!(text, "{refused_for_cores} VMs refused for lack of cores, {refused_for_memory} for lack of DRAM");
-        let _ = writeln!(text, "{:>15} {:>8} {:>8} {:>8} {:>8} {:>8}", "cores scheduled", "samples", "p5", "median", "p95", "maximum");
+        let mut table = Table::new(&["cores scheduled", "samples", "p5", "median", "p95", "maximum"]);
         for bin in bins {
             let percent = |share: f64| format!("{:.1}%", share * 100.0);
             let scheduled = format!("{:.0}%", bin.scheduled_ratio * 100.0);
             let [p5, median, p95, most] = [bin.stranded_p5, bin.stranded_median, bin.stranded_p95, bin.stranded_most].map(percent);
-            let _ = writeln!(text, "{scheduled:>15} {:>8} {p5:>8} {median:>8} {p95:>8} {most:>8}", bin.samples);
+            table.row(&[&scheduled, &bin.samples, &p5, &median, &p95, &most]);
         }
+        text += &table.to_string();
     }
     text
 }

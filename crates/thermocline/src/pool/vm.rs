@@ -13,6 +13,7 @@ use pool_host::vm::Record;
 
 use crate::options::Format;
 use crate::output::print;
+use crate::table::Table;
 use crate::values::duration;
 
 #[derive(Debug, Args)]
@@ -117,21 +118,20 @@ fn listed(list: &List) -> String {
     for (name, why) in &list.damaged {
         let _ = writeln!(text, "guest {name} is not observed: {why}");
     }
-    let _ = writeln!(text, "{:<20} {:>5} {:>10} {:>10} {:>10} {:>9}  state", "guest", "cores", "local", "pool", "touched", "accessed");
+    let mut table = Table::new(&["<guest", "cores", "local", "pool", "touched", "accessed", "<state"]);
     for line in &list.guests {
         let touched = line.pool_touched_bytes.map_or("-".to_owned(), |bytes| bytes.to_string());
         let accessed = line.pool_accessed_ratio.map_or("-".to_owned(), |ratio| format!("{:.2}%", ratio * 100.0));
-        let (local, pool) = (line.local_bytes.to_string(), line.pool_bytes.to_string());
-        let _ = write!(text, "{:<20} {:>5} {local:>10} {pool:>10} {touched:>10} {accessed:>9}  {:?}", line.name, line.cores, line.state);
+        let mut state = format!("{:?}", line.state);
         if let Some(verdict) = line.verdict {
-            let _ = write!(text, ", {verdict:?}");
+            let _ = write!(state, ", {verdict:?}");
         }
         if let Some(busy) = &line.busy {
-            let _ = write!(text, ", {busy}");
+            let _ = write!(state, ", {busy}");
         }
-        text.push('\n');
+        table.row(&[&line.name, &line.cores, &line.local_bytes, &line.pool_bytes, &touched, &accessed, &state]);
     }
-    text
+    text + &table.to_string()
 }
 
 fn explained(record: &Record) -> String {
