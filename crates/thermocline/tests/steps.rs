@@ -42,7 +42,7 @@ fn a_good_bundle_goes_all_the_way() {
     traced(at, "r", began - 1_800_000, 0, 0.0);
     traced(at, "r", began + 2_000, 300_000, 0.001);
     check(at, &format!("rollout pin --why inspection {SIGNED}"), &["running, pinned, in first"]);
-    check(at, &step, &["hold: pinned in first", "100 % report it", "pass    stall"]);
+    check(at, &step, &["hold: pinned in first", "100 % report it", "pass  stall"]);
     check(at, &format!("rollout resume {SIGNED}"), &["running, in first"]);
     check(at, &format!("{step} --dry-run"), &["dry run, nothing is written", "promote: to all"]);
     check(at, &step, &["promote: to all", "now in all (100% of the machines); published"]);

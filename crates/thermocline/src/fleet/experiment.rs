@@ -14,6 +14,7 @@ use units::{Millis, RatioPpm, UnixMillis};
 
 use crate::options::Format;
 use crate::output::print;
+use crate::table::Table;
 use crate::values::{duration, ratio, time};
 
 #[derive(Debug, Args)]
@@ -80,7 +81,7 @@ fn text(report: &Report) -> String {
     if report.machines_in_both > 0 {
         let _ = writeln!(text, "{} machines are in both, with some jobs or some time in each", report.machines_in_both);
     }
-    let _ = writeln!(text, "{:<20} {:>12} {:>12} {:>12}   {:<27} {:>12}", "", "A", "B", "B less A", "in 95 % of experiments", "A/A noise");
+    let mut table = Table::new(&["<", "A", "B", "B less A", "<in 95 % of experiments", "A/A noise", "<"]);
     for row in &report.rows {
         let Row { metric, unit, a, b, difference, lower, upper, noise, finding, .. } = row;
         let shown = |value: f64| value_text(value, *unit);
@@ -91,14 +92,9 @@ fn text(report: &Report) -> String {
             Finding::Worse => "B is worse",
             Finding::WithinNoise => "no significant difference",
         };
-        let _ = writeln!(
-            text,
-            "{metric:<20} {:>12} {:>12} {:>12}   {between:<27} {noise:>12}  {finding}",
-            shown(*a),
-            shown(*b),
-            shown(*difference)
-        );
+        table.row(&[metric, &shown(*a), &shown(*b), &shown(*difference), &between, &noise, &finding]);
     }
+    text += &table.to_string();
     for file in &report.unreadable {
         let _ = writeln!(text, "unreadable: {file}");
     }

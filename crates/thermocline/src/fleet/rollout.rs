@@ -15,6 +15,7 @@ use serde_json::json;
 use crate::exits;
 use crate::options::Format;
 use crate::output::print;
+use crate::table::Table;
 
 pub(crate) mod arguments;
 pub(crate) mod rehearse;
@@ -197,11 +198,11 @@ fn show(config: &Config, format: Format, arguments: &Show) -> Result<()> {
 }
 
 fn keys_text(made: &[KeyFile], dry_run: bool) -> String {
-    let mut text = String::new();
+    let mut table = Table::new(&["<", "<", "<"]);
     for key in made {
-        let id = if dry_run { "would be created" } else { &key.id };
-        let _ = writeln!(text, "{:<10} {} {id}", key.role, key.path.display());
+        table.row(&[&key.role, &key.path.display(), if dry_run { &"would be created" } else { &key.id }]);
     }
+    let mut text = table.to_string();
     if !dry_run {
         text += "the keys are not encrypted: keep the root keys offline, and protect all of them from other users\n";
     }
@@ -222,12 +223,13 @@ fn assignment_text(assignment: &Assignment) -> String {
 }
 
 fn contents_text(contents: &Contents) -> String {
-    let mut text = format!("{:>8}  {:<24} {:<21} {:<21} knobs\n", "version", "id", "created", "expires");
+    let mut table = Table::new(&["version", "<id", "<created", "<expires", "<knobs"]);
     for bundle in &contents.bundles {
         let (created, expires) = (rfc3339(bundle.created_unix_s), rfc3339(bundle.expires_unix_s));
         let knobs: Vec<_> = bundle.knobs.iter().map(|(key, value)| format!("{key} = {value}")).collect();
-        let _ = writeln!(text, "{:>8}  {:<24} {created:<21} {expires:<21} {}", bundle.version, bundle.id, knobs.join(", "));
+        table.row(&[&bundle.version, &bundle.id, &created, &expires, &knobs.join(", ")]);
     }
+    let mut text = table.to_string();
     for problem in &contents.problems {
         let _ = writeln!(text, "error: {problem}");
     }

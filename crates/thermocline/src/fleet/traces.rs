@@ -20,6 +20,7 @@ use units::{Bytes, Millis, UnixMillis};
 use crate::options::Format;
 use crate::output::print;
 use crate::progress::progress;
+use crate::table::Table;
 
 mod anonymise;
 pub(crate) mod inputs;
@@ -211,15 +212,15 @@ fn list(inputs: &Inputs, format: Format) -> Result<()> {
     }
     drop(progress);
     print(format, &listed, || {
-        let mut text = format!("{:<10} {:>10} {:>10}  file\n", "kind", "size", "entries");
+        let mut table = Table::new(&["<kind", "size", "entries", "<file"]);
         for file in &listed {
             let entries = file.entries.map_or_else(|| "-".to_owned(), |entries| entries.to_string());
-            let _ = writeln!(text, "{:<10} {:>10} {entries:>10}  {}", file.kind, Bytes(file.bytes).to_string(), file.file);
+            table.row(&[&file.kind, &Bytes(file.bytes), &entries, &file.file]);
             if let Some(error) = &file.error {
-                let _ = writeln!(text, "  {error}");
+                table.remark(&format!("  {error}\n"));
             }
         }
-        text
+        table.to_string()
     })?;
     let unreadable = listed.iter().filter(|file| file.error.is_some()).count();
     if unreadable > 0 {

@@ -10,6 +10,7 @@ use units::quantity::print_duration;
 
 use super::agents::AsAgents;
 use super::report::{Answer, FleetAsItIs, Pair, Report, TrackerRow, Worker, Written};
+use crate::table::Table;
 
 /// The whole answer.
 pub(crate) fn report(report: &Report) -> String {
@@ -70,7 +71,7 @@ fn tracker(row: &TrackerRow) -> String {
 fn sampling_error(pair: &Pair) -> Option<String> {
     let ([low, high], [few, many]) = (pair.coverage_interval_ratio?, pair.promotions_interval_pages_per_second?);
     let coverage = format!("coverage {} to {}", fixed(low, 2), fixed(high, 2));
-    Some(format!("{:<WIDTH$} sampling error (95%): {coverage}, {few:.1} to {many:.1} promotions/s\n", ""))
+    Some(format!("  sampling error (95%): {coverage}, {few:.1} to {many:.1} promotions/s\n"))
 }
 
 fn answer(answer: &Answer) -> String {
@@ -83,30 +84,29 @@ fn answer(answer: &Answer) -> String {
     text += if answer.spikes { "" } else { ", without spikes" };
     text += if answer.bound { "\n" } else { ", without bound\n" };
     let worth = if answer.front.iter().any(|pair| pair.saved_worth.is_some()) { "worth" } else { "" };
-    let headings = ["K", "S", "stored", "coverage", "saved", "of memory", "rate", "of all", "on", worth];
-    text += &line("", &headings.map(ToOwned::to_owned));
+    let mut table = Table::new(&["<", "K", "S", "stored", "coverage", "saved", "of memory", "rate", "of all", "on", worth]);
     let named = [("configured", &answer.configured, "is none of the pairs"), ("best", &answer.best, "none holds the objective")];
     for (name, pair, otherwise) in named {
         match pair {
             Some(pair) => {
-                text += &line(name, &columns(pair));
-                text += &sampling_error(pair).unwrap_or_default();
+                row(&mut table, name, pair);
+                table.remark(&sampling_error(pair).unwrap_or_default());
             }
-            None => _ = writeln!(text, "{name:<WIDTH$} {otherwise}"),
+            None => table.remark(&format!("{name} {otherwise}\n")),
         }
     }
     let beyond = answer.front.iter().filter(|pair| !pair.holds).count();
     for pair in answer.front.iter().skip(beyond.saturating_sub(BEYOND_SHOWN)) {
-        text += &line(if pair.holds { "front" } else { "front, over" }, &columns(pair));
+        row(&mut table, if pair.holds { "front" } else { "front, over" }, pair);
     }
     for group in &answer.groups {
         for (what, pair) in [("fleet's best", &group.at_fleets_best), ("own best", &group.own_best)] {
             if let Some(pair) = pair {
-                text += &line(&format!("{}, {what}", group.name), &columns(pair));
+                row(&mut table, &format!("{}, {what}", group.name), pair);
             }
         }
     }
-    text
+    text + &table.to_string()
 }
 
 /// What agents would have done.
@@ -153,52 +153,36 @@ pub(crate) fn shares(workers: &[Worker]) -> String {
 /// The most pairs shown that exceed the objective, nearest first.
 const BEYOND_SHOWN: usize = 5;
 
-/// The width of a row's name.
-const WIDTH: usize = 28;
-
-fn line(name: &str, columns: &[String; 10]) -> String {
-    let [k, s, stored, coverage, saved, of_memory, rate, of_all, on, worth] = columns;
-    let text = format!(
-        "{name:<WIDTH$} {k:>6} {s:>7} {stored:>10} {coverage:>8} {saved:>10} {of_memory:>9} {rate:>11} {of_all:>11} {on:>6} {worth:>10}"
-    );
-    text.trim_end().to_owned() + "\n"
-}
-
-fn columns(pair: &Pair) -> [String; 10] {
+fn row(table: &mut Table, name: &str, pair: &Pair) {
     let per_minute = |rate: Option<f64>| rate.map_or_else(|| "-".to_owned(), |rate| fixed(rate, 3) + "/min");
-    [
-        percent(pair.percentile_ratio, 2),
-        duration(pair.warmup_seconds),
-        bytes(pair.stored_bytes),
-        fixed(pair.coverage_ratio, 2),
-        bytes(pair.saved_bytes),
-        fixed(pair.saved_ratio, 2),
-        per_minute(pair.rate_ratio_per_min),
-        per_minute(pair.rate_of_all_ratio_per_min),
-        fixed(pair.on_ratio, 1),
-        pair.saved_worth.map(|worth| format!("{worth:.0}")).unwrap_or_default(),
-    ]
+    table.row(&[
+        &name,
+        &percent(pair.percentile_ratio, 2),
+        &duration(pair.warmup_seconds),
+        &bytes(pair.stored_bytes),
+        &fixed(pair.coverage_ratio, 2),
+        &bytes(pair.saved_bytes),
+        &fixed(pair.saved_ratio, 2),
+        &per_minute(pair.rate_ratio_per_min),
+        &per_minute(pair.rate_of_all_ratio_per_min),
+        &fixed(pair.on_ratio, 1),
+        &pair.saved_worth.map(|worth| format!("{worth:.0}")).unwrap_or_default(),
+    ]);
 }
 
 fn as_it_is(fleet: &FleetAsItIs) -> String {
-    let mut text = format!("\n{:>10} {:>8} {:>14}\n", "idle for", "cold", "accessed");
+    let mut ages = Table::new(&["idle for", "cold", "accessed"]);
     for row in &fleet.ages {
         let accessed = fixed(row.accessed_ratio_per_min, 3) + "/min";
-        let _ = writeln!(text, "{:>8} s {:>8} {accessed:>14}", row.threshold_seconds, fixed(row.cold_ratio, 2));
+        ages.row(&[&format!("{} s", row.threshold_seconds), &fixed(row.cold_ratio, 2), &accessed]);
     }
-    let _ = writeln!(
-        text,
-        "\n{:<WIDTH$} {:>8} {:>7} {:>7} {:>7} {:>7} {:>7}",
-        "cold share of machines", "machines", "least", "25%", "50%", "75%", "most"
-    );
+    let mut clusters = Table::new(&["<cold share of machines", "machines", "least", "25%", "50%", "75%", "most"]);
     for row in &fleet.clusters {
-        let _ = write!(text, "{:<WIDTH$} {:>8}", row.cluster, row.machines);
-        for share in [row.least, row.lower_quartile, row.median, row.upper_quartile, row.most] {
-            let _ = write!(text, " {:>7}", fixed(share, 1));
-        }
-        text += "\n";
+        let shares = [row.least, row.lower_quartile, row.median, row.upper_quartile, row.most];
+        let [least, lower, median, upper, most] = shares.map(|share| fixed(share, 1));
+        clusters.row(&[&row.cluster, &row.machines, &least, &lower, &median, &upper, &most]);
     }
-    text += "\ncold share of jobs\n";
+    let mut text = format!("\n{ages}\n{clusters}\ncold share of jobs\n");
     for row in &fleet.jobs {
         let _ = writeln!(text, "{:>10} of the jobs have at most {:>6}", percent(row.jobs_ratio, 0), fixed(row.cold_ratio, 1));
     }
@@ -206,13 +190,13 @@ fn as_it_is(fleet: &FleetAsItIs) -> String {
 }
 
 fn fit(rows: &[Row]) -> String {
-    let mut text = format!("\n{:<4} {:<58} {:>13} {:>10} {:>6}\n", "id", "published figure", "published", "generated", "ratio");
+    let mut table = Table::new(&["<id", "<published figure", "published", "generated", "ratio"]);
     for row in rows {
         let (low, high) = row.published;
         let published = if low.total_cmp(&high).is_eq() { format!("{low}") } else { format!("{low} to {high}") };
-        let _ = writeln!(text, "{:<4} {:<58} {published:>13} {:>10.4} {:>6.2}", row.id, row.what, row.generated, row.ratio);
+        table.row(&[&row.id, &row.what, &published, &format!("{:.4}", row.generated), &format!("{:.2}", row.ratio)]);
     }
-    text += "not shown:\n";
+    let mut text = format!("\n{table}not shown:\n");
     for (ids, why) in NOT_SHOWN {
         let _ = writeln!(text, "  {ids}: {why}");
     }
@@ -249,12 +233,5 @@ mod tests {
         for (ratio, digits, want) in [(0.002, 3, "0.2%"), (1.0, 2, "100%"), (0.985, 2, "98.5%"), (0.0, 2, "0%"), (0.9, 0, "90%")] {
             assert_eq!(percent(ratio, digits), want);
         }
-    }
-
-    #[test]
-    fn rows_have_straight_columns() {
-        let columns = ["98.5%", "10m", "1023.9 TiB", "20.11%", "16.0 TiB", "4.5%", "0.201%/min", "0.2%/min", "99.1%", "1234567"];
-        let row = line("batch, fleet's best", &columns.map(ToOwned::to_owned));
-        assert_eq!(row.len(), 127, "{row}");
     }
 }

@@ -16,6 +16,7 @@ use super::arguments::{self, Modelled};
 use super::read;
 use crate::options::Format;
 use crate::output::print;
+use crate::table::Table;
 
 /// By which factor live agents may differ from the answer, in both directions. `pressure` follows stalls and `slowdown` the rates of
 /// blocks, and a trace of ages has neither: in runs of scenario `model_error` the answer was 0.55 to 1.61 times what the agent moved.
@@ -165,35 +166,27 @@ fn text(report: &Report, percentile: RatioPpm) -> String {
     let latency = units::quantity::print_duration(std::time::Duration::from_secs_f64(report.tier_latency_seconds));
     let _ = writeln!(text, "policy {}, {latency} for each access to far memory", report.policy);
     let at = format!("lost at {percentile}");
-    let headings = ["class", "jobs", "used", "cold", "far", "saved", "of memory", "may lose", "lost, mean", &at, "worth"];
-    text += &line(&headings.map(ToOwned::to_owned), report);
+    let worth = if report.classes.iter().any(|row| row.saved_worth.is_some()) { "worth" } else { "" };
+    let headings = ["<class", "jobs", "used", "cold", "far", "saved", "of memory", "may lose", "lost, mean", &at, worth];
+    let mut table = Table::new(&headings);
     for row in &report.classes {
-        let columns = [
-            row.class.to_owned(),
-            row.jobs.to_string(),
-            bytes(row.used_bytes),
-            bytes(row.cold_bytes),
-            bytes(row.far_bytes),
-            bytes(row.saved_bytes),
-            percent(row.saved_ratio),
-            percent(row.lost_max_ratio),
-            percent(row.lost_mean_ratio),
-            row.lost_ratio.map_or_else(|| "-".to_owned(), percent),
-            row.saved_worth.map(|worth| format!("{worth:.0}")).unwrap_or_default(),
-        ];
-        text += &line(&columns, report);
+        table.row(&[
+            &row.class,
+            &row.jobs,
+            &bytes(row.used_bytes),
+            &bytes(row.cold_bytes),
+            &bytes(row.far_bytes),
+            &bytes(row.saved_bytes),
+            &percent(row.saved_ratio),
+            &percent(row.lost_max_ratio),
+            &percent(row.lost_mean_ratio),
+            &row.lost_ratio.map_or_else(|| "-".to_owned(), percent),
+            &row.saved_worth.map(|worth| format!("{worth:.0}")).unwrap_or_default(),
+        ]);
     }
+    text += &table.to_string();
     let _ = writeln!(text, "an order of magnitude: live agents had {:.1} to {UNSURE:.1} times as much in far memory", 1.0 / UNSURE);
     text
-}
-
-fn line(columns: &[String; 11], report: &Report) -> String {
-    let [class, jobs, used, cold, far, saved, of_memory, may, mean, at, worth] = columns;
-    let worth = if report.classes.iter().any(|row| row.saved_worth.is_some()) { worth.as_str() } else { "" };
-    let text = format!(
-        "{class:<12} {jobs:>7} {used:>10} {cold:>10} {far:>10} {saved:>10} {of_memory:>9} {may:>8} {mean:>10} {at:>11} {worth:>10}"
-    );
-    text.trim_end().to_owned() + "\n"
 }
 
 fn percent(ratio: f64) -> String {

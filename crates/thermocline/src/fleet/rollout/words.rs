@@ -9,6 +9,8 @@ use ::rollout::stage::{Decision, Evaluation, Phase, State};
 use serde::Serialize;
 use trace::calendar;
 
+use crate::table::Table;
+
 /// The result of one evaluation.
 #[derive(Debug, Serialize)]
 pub(super) struct Stepped {
@@ -61,18 +63,18 @@ pub(super) fn stepped(stepped: &Stepped) -> String {
 
 pub(super) fn judged(evaluation: &Evaluation) -> String {
     let Evaluation { treated_machines, control_machines, covered_ms, following, judgements } = evaluation;
-    let mut text = format!(
+    let text = format!(
         "{treated_machines} machines with the bundle ({:.0} % report it), {control_machines} control machines; evidence covers {}.{} h\n",
         following * 100.0,
         covered_ms.0 / 3_600_000,
         covered_ms.0 % 3_600_000 / 360_000,
     );
-    let _ = writeln!(text, "  {:<7} {:<16} {:>11} {:>11} {:>25} {:>11}  why", "", "guard", "control", "bundle", "harm, bounds", "allowed");
-    judgements.iter().for_each(|judgement| text += &row(judgement));
-    text
+    let mut table = Table::new(&["<", "<guard", "control", "bundle", "harm, bounds", "allowed", "<why"]);
+    judgements.iter().for_each(|judgement| row(&mut table, judgement));
+    text + &table.to_string()
 }
 
-fn row(judgement: &Judgement) -> String {
+fn row(table: &mut Table, judgement: &Judgement) {
     let verdict = match judgement.verdict {
         Verdict::Pass => "pass",
         Verdict::Hold => "hold",
@@ -83,7 +85,7 @@ fn row(judgement: &Judgement) -> String {
         || ["-", "-", "-", "-"].map(ToOwned::to_owned),
         |m| [number(m.control), number(m.treated), format!("{} to {}", number(m.harm_lower), number(m.harm_upper)), number(m.margin)],
     );
-    format!("  {verdict:<7} {guard:<16} {control:>11} {treated:>11} {within:>25} {allowed:>11}  {why}\n")
+    table.row(&[&verdict, guard, &control, &treated, &within, &allowed, why]);
 }
 
 /// With three significant digits.

@@ -14,6 +14,7 @@ use super::inputs::{self, Inputs};
 use super::{Anonymise, Stream};
 use crate::options::Format;
 use crate::output::print;
+use crate::table::Table;
 
 /// Entries that are sorted in memory at once; about 100 MB.
 const SORTED_AT_ONCE: usize = 100_000;
@@ -121,8 +122,9 @@ fn text(made: &Anonymised) -> String {
     let Anonymised { file, entries, jobs, bytes, checked_entries, classes_kept, weeks_subtracted, columns } = made;
     let mut text = format!("{file}: {entries} entries of {jobs} jobs, {bytes}; {checked_entries} read again, none names anything\n");
     let _ = writeln!(text, "classes kept: {}; weeks subtracted: {weeks_subtracted}\n", classes_kept.join(", "));
+    let mut table = Table::new(&["<", "<"]);
     for (column, remains) in columns {
-        let _ = writeln!(text, "{column:<36} {remains}");
+        table.row(&[column, remains]);
     }
-    text
+    text + &table.to_string()
 }
