@@ -5,9 +5,8 @@
 //! reported and left out; a damaged file of one machine does not stop a fleet.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
+use rayon::prelude::*;
 use serde::Serialize;
 use store::{Object, Store};
 use trace::check::{self, Kind};
@@ -177,22 +176,8 @@ fn may_hold(path: &str, selection: &Selection) -> bool {
 
 /// Reads files on all cores; returns the results in the order of `objects`.
 fn read_all(store: &Store, objects: &[&Object], selection: &Selection) -> Vec<std::result::Result<Machines, String>> {
-    let next = AtomicUsize::new(0);
-    let found = Mutex::new(BTreeMap::new());
-    let threads = std::thread::available_parallelism().map_or(1, std::num::NonZero::get).min(objects.len());
-    let work = || {
-        while let Some(object) = objects.get(next.fetch_add(1, Ordering::Relaxed)).copied() {
-            let sums = read(store, &object.path, selection).map_err(|error| format!("{}: {error}", object.path));
-            found.lock().unwrap_or_else(std::sync::PoisonError::into_inner).insert(object, sums);
-        }
-    };
-    std::thread::scope(|scope| {
-        for _ in 0..threads {
-            scope.spawn(work);
-        }
-    });
-    let mut found = found.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
-    objects.iter().map(|object| found.remove(object).unwrap_or_else(|| Err(format!("{}: not read", object.path)))).collect()
+    let read = |object: &&Object| read(store, &object.path, selection).map_err(|error| format!("{}: {error}", object.path));
+    objects.par_iter().with_max_len(1).map(read).collect()
 }
 
 fn read(store: &Store, path: &str, selection: &Selection) -> Result<Machines> {

@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 use anyhow::Context;
 use clap::Parser;
+use rayon::prelude::*;
 use serde::Serialize;
 use sim::plan::{Kind, Plan};
 use sim::run::{Outcome, run};
@@ -31,7 +31,7 @@ struct Args {
     seed: Option<u64>,
     /// Threads.
     #[arg(long, default_value_t = 2)]
-    threads: u64,
+    threads: usize,
     /// Where to write the result.
     #[arg(long)]
     result: Option<PathBuf>,
@@ -123,21 +123,10 @@ fn one(seed: u64) -> anyhow::Result<bool> {
 
 fn many(args: &Args) -> anyhow::Result<Summary> {
     let began = Instant::now();
-    let (summary, next) = (Mutex::new(Summary::default()), AtomicU64::new(args.from));
-    let end = args.from.saturating_add(args.seeds);
-    let work = || -> anyhow::Result<()> {
-        loop {
-            let seed = next.fetch_add(1, Ordering::Relaxed);
-            if seed >= end {
-                return Ok(());
-            }
-            judge(seed, &summary)?;
-        }
-    };
-    std::thread::scope(|scope| {
-        let threads: Vec<_> = (0..args.threads.max(1)).map(|_| scope.spawn(work)).collect();
-        threads.into_iter().try_for_each(|thread| thread.join().map_err(|_| anyhow::anyhow!("a thread panicked"))?)
-    })?;
+    let summary = Mutex::new(Summary::default());
+    let seeds = args.from..args.from.saturating_add(args.seeds);
+    let pool = rayon::ThreadPoolBuilder::new().num_threads(args.threads.max(1)).build()?;
+    pool.install(|| seeds.par_bridge().try_for_each(|seed| judge(seed, &summary)))?;
     let mut summary = summary.into_inner().map_err(|_| anyhow::anyhow!("a thread panicked"))?;
     summary.broken.sort_by_key(|broken| broken.seed);
     (summary.kinds_of_faults, summary.kinds_that_happened) = (Kind::NAMES.len(), summary.faults.len());

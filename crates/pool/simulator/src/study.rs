@@ -1,9 +1,10 @@
 //! Runs many configurations on many clusters in parallel.
 
 use std::num::NonZero;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use rayon::ThreadPoolBuilder;
+use rayon::prelude::*;
 use serde::Serialize;
 use units::RatioPpm;
 use vmtrace::Vm;
@@ -107,33 +108,22 @@ pub struct Outcome {
 
 /// Calls `task` for every number below `tasks` on `threads` threads and returns the results in order. Calls `progress` with
 /// the number of finished tasks.
-pub fn run_parallel<T: Send>(
+fn run_parallel<T: Send>(
     tasks: usize,
     threads: NonZero<usize>,
     task: impl Fn(usize) -> T + Sync,
     progress: impl Fn(usize) + Sync,
 ) -> Vec<T> {
-    let (next, finished) = (AtomicUsize::new(0), AtomicUsize::new(0));
-    let results = Mutex::new(Vec::with_capacity(tasks));
-    std::thread::scope(|scope| {
-        for _ in 0..threads.get().min(tasks) {
-            scope.spawn(|| {
-                loop {
-                    let number = next.fetch_add(1, Ordering::Relaxed);
-                    if number >= tasks {
-                        return;
-                    }
-                    let result = task(number);
-                    // A thread that panics ends the scope with its panic, so results of a poisoned lock are never used.
-                    results.lock().unwrap_or_else(std::sync::PoisonError::into_inner).push((number, result));
-                    progress(finished.fetch_add(1, Ordering::Relaxed) + 1);
-                }
-            });
-        }
-    });
-    let mut results = results.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
-    results.sort_by_key(|&(number, _)| number);
-    results.into_iter().map(|(_, result)| result).collect()
+    let finished = AtomicUsize::new(0);
+    let task = |number| {
+        let result = task(number);
+        progress(finished.fetch_add(1, Ordering::Relaxed) + 1);
+        result
+    };
+    #[expect(clippy::expect_used, reason = "it fails only where the system has no more threads")]
+    let pool = ThreadPoolBuilder::new().num_threads(threads.get().min(tasks)).build().expect("the system starts threads");
+    // Tasks take seconds, so each may go to another thread.
+    pool.install(|| (0..tasks).into_par_iter().with_max_len(1).map(task).collect())
 }
 
 /// Runs every cluster without pools.

@@ -7,9 +7,9 @@ mod bitbrains;
 mod fields;
 mod flavours;
 pub mod lifetimes;
-mod lines;
 #[cfg(feature = "sqlite")]
 mod packing;
+mod rows;
 mod sink;
 mod vmtable;
 
@@ -21,7 +21,7 @@ use crate::error::{Error, Result};
 use crate::sort::Sorter;
 use crate::write::Written;
 
-use lines::{Lines, Start};
+use rows::{Rows, Start};
 use sink::{FORMATS, Sink};
 
 pub use sink::{Options, Report};
@@ -112,20 +112,23 @@ fn origin(epoch: Epoch) -> &'static str {
 
 fn read(path: &Path, sink: &mut Sink<'_>) -> Result<Source> {
     let source = |format, epoch, lifetimes| Source { format, epoch, lifetimes };
-    match lines::start(path)? {
+    match rows::start(path)? {
         Start::Sqlite => packing_sqlite(path, sink).map(|()| source("AzureTracesForPacking2020", Epoch::Trace, true)),
         Start::Parquet => bitbrains::parquet(path, sink).map(|()| source("Bitbrains samples", Epoch::Unix, true)),
         Start::Text(head) => {
-            let mut lines = Lines::open(path)?;
-            if let Some(columns) = flavours::Columns::of(&head) {
-                let lifetimes = flavours::read(&mut lines, &columns, sink)?;
+            let one_vm = bitbrains::is_one_vm(&head);
+            let mut rows = Rows::open(path, if one_vm { b';' } else { b',' })?;
+            let first = rows.next()?.and_then(Result::ok).unwrap_or_default();
+            if one_vm {
+                bitbrains::one_vm(path, &mut rows, sink).map(|()| source("Bitbrains, one VM", Epoch::Unix, true))
+            } else if let Some(columns) = flavours::Columns::of(&first) {
+                let lifetimes = flavours::read(&mut rows, &columns, sink)?;
                 Ok(source("Azure V1 by flavours", Epoch::Trace, lifetimes))
-            } else if bitbrains::is_one_vm(&head) {
-                bitbrains::one_vm(&mut lines, sink).map(|()| source("Bitbrains, one VM", Epoch::Unix, true))
-            } else if let Some(columns) = bitbrains::summary_columns(&head) {
-                bitbrains::summary(&mut lines, &columns, sink).map(|()| source("Bitbrains summary", Epoch::Unix, true))
-            } else if vmtable::is_row(&head) {
-                vmtable::read(&mut lines, sink).map(|()| source("Azure vmtable", Epoch::Trace, true))
+            } else if let Some(columns) = bitbrains::summary_columns(&first) {
+                bitbrains::summary(path, &mut rows, &columns, sink).map(|()| source("Bitbrains summary", Epoch::Unix, true))
+            } else if vmtable::is_row(&first) {
+                // There is no header: the first row is read again.
+                vmtable::read(&mut Rows::open(path, b',')?, sink).map(|()| source("Azure vmtable", Epoch::Trace, true))
             } else {
                 let head: String = head.chars().take(60).collect();
                 Err(Error::damaged(path, format!("unknown format: the file begins with {head:?}; {FORMATS}")))

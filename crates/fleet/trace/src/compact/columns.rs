@@ -6,8 +6,9 @@
 
 use std::collections::HashMap;
 use std::num::NonZero;
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicUsize, Ordering};
+
+use rayon::ThreadPoolBuilder;
+use rayon::prelude::*;
 
 use super::{Basis, Compactor, Error, JobDay, JobId, Path, PathBuf, Result, VERSION, day_entries_max, numbers, stride};
 use crate::calendar::DAY_MS;
@@ -120,27 +121,13 @@ fn in_units(
     compactor: &mut Compactor,
     progress: &mut dyn FnMut(u64),
 ) -> Result<Option<u64>> {
+    #[expect(clippy::expect_used, reason = "it fails only where the system has no more threads")]
+    let pool = ThreadPoolBuilder::new().num_threads(threads.get()).build().expect("the system starts threads");
     let mut dropped = 0;
     for wave in units.chunks(UNITS_PER_THREAD * threads.get()) {
-        let packed: Vec<Mutex<Option<Packed>>> = wave.iter().map(|_| Mutex::new(None)).collect();
-        let next = AtomicUsize::new(0);
-        let work = || {
-            while let Some((unit, slot)) = {
-                let at = next.fetch_add(1, Ordering::Relaxed);
-                wave.get(at).zip(packed.get(at))
-            } {
-                *slot.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = Some(pack(unit, basis));
-            }
-        };
-        std::thread::scope(|scope| {
-            for _ in 1..threads.get().min(wave.len()) {
-                scope.spawn(work);
-            }
-            work();
-        });
-        for (unit, slot) in wave.iter().zip(packed) {
-            let packed = slot.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
-            match packed.unwrap_or(Ok(None))? {
+        let packed: Vec<Packed> = pool.install(|| wave.par_iter().with_max_len(1).map(|unit| pack(unit, basis)).collect());
+        for (unit, packed) in wave.iter().zip(packed) {
+            match packed? {
                 Some(days) => {
                     for day in days {
                         if !compactor.push_day(day)? {

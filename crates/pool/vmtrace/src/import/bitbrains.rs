@@ -18,8 +18,8 @@ use parquet::file::serialized_reader::SerializedFileReader;
 use parquet::record::Field;
 use units::Bytes;
 
-use super::fields::{KIB, MIB, bytes_of, memory, number};
-use super::lines::Lines;
+use super::fields::{KIB, MIB, bytes_of, field, memory, number};
+use super::rows::Rows;
 use super::sink::{FORMATS, Sink};
 use crate::error::{Error, Result};
 use crate::read::guarded;
@@ -112,76 +112,52 @@ pub(super) fn is_one_vm(head: &str) -> bool {
     head.starts_with("Timestamp [ms];")
 }
 
-/// Reads a file as published.
-pub(super) fn one_vm(lines: &mut Lines, sink: &mut Sink<'_>) -> Result<()> {
+/// Reads the samples of a file as published.
+pub(super) fn one_vm(path: &Path, rows: &mut Rows, sink: &mut Sink<'_>) -> Result<()> {
     let mut all = Summaries::default();
-    while let Some(line) = lines.next()? {
-        if lines.number == 1 {
-            continue;
-        }
-        sink.row(lines.done_bytes(), lines.bytes);
-        match line.and_then(|line| one_sample(&line)).and_then(|sample| all.add(0, sample.summary()?)) {
-            Ok(()) => {}
-            Err(problem) => sink.bad(&format!("{}: {problem}", lines.place())),
-        }
-    }
+    rows.each(sink, |row, _| all.add(0, one_sample(row)?.summary()?).map(|()| None))?;
     // Other VMs are in other files, so the state of this VM after its last sample is unknown.
-    let path = lines.path().to_owned();
-    all.write(&path, sink)
+    all.write(path, sink)
 }
 
-fn one_sample(line: &str) -> Result<Sample, String> {
-    let fields: Vec<_> = line.split(';').collect();
-    let [time, cores, _, _, _, given, active, ..] = fields.as_slice() else {
-        return Err(format!("the row has {} fields, expected 11", fields.len()));
-    };
+fn one_sample(row: &[String]) -> Result<Sample, String> {
     Ok(Sample {
-        time: number("Timestamp", time)?,
-        cores: number("CPU cores", cores)?,
-        memory_bytes: memory("Memory capacity provisioned", given, KIB)?,
-        active_bytes: number::<f64>("Memory usage", active)? * KIB,
+        time: number("Timestamp", field(row, 0)?)?,
+        cores: number("CPU cores", field(row, 1)?)?,
+        memory_bytes: memory("Memory capacity provisioned", field(row, 5)?, KIB)?,
+        active_bytes: number::<f64>("Memory usage", field(row, 6)?)? * KIB,
     })
 }
 
 /// Returns the positions of the columns `vm`, `t0`, `t1`, `cores`, `prov` and `act_max` of a summary.
-pub(super) fn summary_columns(head: &str) -> Option<[usize; 6]> {
-    let at = |name| head.split(',').position(|column| column.trim() == name);
+pub(super) fn summary_columns(head: &[String]) -> Option<[usize; 6]> {
+    let at = |name| head.iter().position(|column| column == name);
     Some([at("vm")?, at("t0")?, at("t1")?, at("cores")?, at("prov")?, at("act_max")?])
 }
 
-/// Reads a summary.
-pub(super) fn summary(lines: &mut Lines, columns: &[usize; 6], sink: &mut Sink<'_>) -> Result<()> {
+/// Reads the rows of a summary.
+pub(super) fn summary(path: &Path, rows: &mut Rows, columns: &[usize; 6], sink: &mut Sink<'_>) -> Result<()> {
     let mut all = Summaries::default();
-    while let Some(line) = lines.next()? {
-        if lines.number == 1 {
-            continue;
-        }
-        sink.row(lines.done_bytes(), lines.bytes);
-        match line.and_then(|line| summary_row(&line, columns)).and_then(|(vm, summary)| all.add(vm, summary)) {
-            Ok(()) => {}
-            Err(problem) => sink.bad(&format!("{}: {problem}", lines.place())),
-        }
-    }
-    let path = lines.path().to_owned();
-    all.write(&path, sink)
+    rows.each(sink, |row, _| {
+        let (vm, summary) = summary_row(row, columns)?;
+        all.add(vm, summary).map(|()| None)
+    })?;
+    all.write(path, sink)
 }
 
-fn summary_row(line: &str, columns: &[usize; 6]) -> Result<(i64, Summary), String> {
-    let fields: Vec<_> = line.split(',').collect();
-    let field =
-        |at: usize| fields.get(columns[at]).copied().ok_or_else(|| format!("the row has {} fields, which is too few", fields.len()));
+fn summary_row(row: &[String], &[vm, t0, t1, cores, prov, act_max]: &[usize; 6]) -> Result<(i64, Summary), String> {
     let sample = Sample {
-        time: number("t0", field(1)?)?,
-        cores: number("cores", field(3)?)?,
-        memory_bytes: memory("prov", field(4)?, MIB)?,
-        active_bytes: number::<f64>("act_max", field(5)?)? * MIB,
+        time: number("t0", field(row, t0)?)?,
+        cores: number("cores", field(row, cores)?)?,
+        memory_bytes: memory("prov", field(row, prov)?, MIB)?,
+        active_bytes: number::<f64>("act_max", field(row, act_max)?)? * MIB,
     };
-    let last: i64 = number("t1", field(2)?)?;
+    let last: i64 = number("t1", field(row, t1)?)?;
     let summary = sample.summary()?;
     if last < summary.first {
         return Err(format!("t1 is {last}, before t0, {}", summary.first));
     }
-    Ok((number("vm", field(0)?)?, Summary { last, ..summary }))
+    Ok((number("vm", field(row, vm)?)?, Summary { last, ..summary }))
 }
 
 /// Reads a Parquet file of samples.

@@ -6,9 +6,14 @@ pub(super) const KIB: f64 = 1024.0;
 pub(super) const MIB: f64 = 1024.0 * KIB;
 pub(super) const GIB: f64 = 1024.0 * MIB;
 
+/// Returns a field of a row.
+pub(super) fn field(row: &[String], at: usize) -> Result<&str, String> {
+    row.get(at).map(String::as_str).ok_or_else(|| format!("the row has {} fields, which is too few", row.len()))
+}
+
 /// Parses a number. The error names the field.
 pub(super) fn number<T: std::str::FromStr>(name: &str, field: &str) -> Result<T, String> {
-    field.trim().parse().map_err(|_| format!("{name} is {:?}, which is not a valid number", shortened(field)))
+    field.parse().map_err(|_| format!("{name} is {:?}, which is not a valid number", shortened(field)))
 }
 
 /// Parses an amount of memory in units of `unit` bytes and returns whole bytes.
@@ -27,5 +32,5 @@ pub(super) fn bytes_of(amount: f64, unit: f64) -> Option<Bytes> {
 }
 
 fn shortened(field: &str) -> String {
-    field.trim().chars().take(40).collect()
+    field.chars().take(40).collect()
 }

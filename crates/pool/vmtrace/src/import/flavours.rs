@@ -6,8 +6,8 @@
 //! the bin contains its age then. `batch` distinguishes tenants within one bin and is reused in the next. It does not identify
 //! a customer and is ignored.
 
-use super::fields::{GIB, memory, number};
-use super::lines::Lines;
+use super::fields::{GIB, field, memory, number};
+use super::rows::Rows;
 use super::sink::Sink;
 use crate::error::Result;
 use crate::vm::Vm;
@@ -24,8 +24,8 @@ pub(super) struct Columns {
 
 impl Columns {
     /// Returns the columns of a header, or `None` if it is not a header of this format.
-    pub(super) fn of(head: &str) -> Option<Self> {
-        let at = |name| head.split(',').position(|column| column.trim() == name);
+    pub(super) fn of(head: &[String]) -> Option<Self> {
+        let at = |name| head.iter().position(|column| column == name);
         let life = || Some([at("censored")?, at("dur_lo_s")?, at("dur_hi_s")?]);
         let (arrival, flavour, cores, memory) = (at("arrival_s")?, at("flavor")?, at("cores")?, at("memory_gb")?);
         Some(Self { arrival, flavour, cores, memory, life: life() })
@@ -33,25 +33,14 @@ impl Columns {
 }
 
 /// Reads the rows. Returns whether the file has lifetimes.
-pub(super) fn read(lines: &mut Lines, columns: &Columns, sink: &mut Sink<'_>) -> Result<bool> {
-    while let Some(line) = lines.next()? {
-        if lines.number == 1 {
-            continue;
-        }
-        sink.row(lines.done_bytes(), lines.bytes);
-        let parsed = line.and_then(|line| row(&line, columns, sink));
-        match parsed {
-            Ok((vm, last_seen)) => sink.vm(&|| lines.place(), vm, last_seen)?,
-            Err(problem) => sink.bad(&format!("{}: {problem}", lines.place())),
-        }
-    }
+pub(super) fn read(rows: &mut Rows, columns: &Columns, sink: &mut Sink<'_>) -> Result<bool> {
+    rows.each(sink, |row, sink| vm(row, columns, sink).map(Some))?;
     Ok(columns.life.is_some())
 }
 
 /// Parses a row. Returns the VM and the last second for which the row has data.
-fn row(line: &str, columns: &Columns, sink: &mut Sink<'_>) -> Result<(Vm, i64), String> {
-    let fields: Vec<_> = line.split(',').collect();
-    let field = |at: usize| fields.get(at).copied().ok_or_else(|| format!("the row has {} fields, which is too few", fields.len()));
+fn vm(row: &[String], columns: &Columns, sink: &mut Sink<'_>) -> Result<(Vm, i64), String> {
+    let field = |at| field(row, at);
     let arrival: i64 = number("arrival_s", field(columns.arrival)?)?;
     let cores = number("cores", field(columns.cores)?)?;
     let memory_bytes = memory("memory_gb", field(columns.memory)?, GIB)?;
@@ -66,7 +55,7 @@ fn row(line: &str, columns: &Columns, sink: &mut Sink<'_>) -> Result<(Vm, i64), 
             Some((censored == 1, i64::from(low), i64::from(high)))
         }
     };
-    let vm_type = sink.vm_type(field(columns.flavour)?.trim());
+    let vm_type = sink.vm_type(field(columns.flavour)?);
     let (departure, last_seen) = match life {
         // A drawn departure does not extend the trace.
         None => (sink.drawn_departure(vm_type, arrival), arrival),

@@ -105,6 +105,16 @@ fn a_vmtable_of_v1_or_v2_is_imported() {
 }
 
 #[test]
+fn quoted_fields_are_read_without_their_quotes() {
+    let check = |text: &str, from: &str, to: &str, want: &str| {
+        let (report, about, _) = imported(&[text.replace(from, to).as_bytes()], &options()).unwrap();
+        assert_eq!((report.bad_rows_total, about.names.vm_types[0].as_str()), (0, want), "{report:?}");
+    };
+    check(FLAVOURS, ",g,", r#","g, ""large""","#, "g, \"large\"");
+    check(VMTABLE, "4,32", r#""4","32""#, "4 cores, 32 GB");
+}
+
+#[test]
 fn both_text_variants_of_bitbrains_are_imported() {
     let (report, about, vms) = imported(&[ONE_VM.as_bytes()], &options()).unwrap();
     assert_eq!((report.rows, about.unix_time, about.ends), (2, true, 1_376_315_146));
@@ -138,6 +148,9 @@ fn invalid_rows_are_counted_and_reported() {
     check(FLAVOURS, "9223372036854775807,0,g,2,3.5,0,0,9,9", "arrival is 9223372036854775807 s");
     check(FLAVOURS, "600,0,g,0,3.5,0,0,9,9", "cores is 0");
     check(FLAVOURS, &"x".repeat(70_000), "longer than 65536 bytes");
+    check(FLAVOURS, "600,0,\"g,2,3.5,0,0,9,9", "a quote in it is not closed");
+    check(FLAVOURS, "", "the line is empty");
+    check(FLAVOURS, &",".repeat(64), "the row has 64 fields or more");
     check(VMTABLE, "a,b,c,1", "the row has 4 fields");
     check(VMTABLE, "a,b,c,900,600,1,1,1,x,2,2", "departure is 600 s");
     check(ONE_VM, "1376315146;2;0;0;0;2097152;-1;0;0;0;0", "active memory is -1024 bytes, which is invalid");
@@ -207,7 +220,7 @@ proptest! {
 
     /// Every row becomes a VM or an invalid row, whatever its fields contain.
     #[test]
-    fn no_row_is_lost(fields in prop::collection::vec(prop::collection::vec("[-0-9.a>]{0,6}", 9), 1..8)) {
+    fn no_row_is_lost(fields in prop::collection::vec(prop::collection::vec("[-0-9.a>\"]{0,6}", 9), 1..8)) {
         let rows: Vec<_> = fields.iter().map(|row| row.join(",")).collect();
         let content = format!("{FLAVOURS}{}\n", rows.join("\n"));
         let (read, vms, bad) = gathered(content.as_bytes()).unwrap();

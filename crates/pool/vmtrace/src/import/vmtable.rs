@@ -10,7 +10,7 @@
 use units::Bytes;
 
 use super::fields::{GIB, memory, number};
-use super::lines::Lines;
+use super::rows::Rows;
 use super::sink::Sink;
 use crate::error::Result;
 use crate::vm::Vm;
@@ -19,9 +19,9 @@ const COLUMNS: usize = 11;
 /// A deletion at or after this second means that the VM was running at the end of the trace.
 const LAST_SECONDS: i64 = 30 * 86_400 - 300;
 
-/// Returns whether a line is a row of this format.
-pub(super) fn is_row(line: &str) -> bool {
-    parts(line).is_ok()
+/// Returns whether a row has this format.
+pub(super) fn is_row(row: &[String]) -> bool {
+    parts(row).is_ok()
 }
 
 struct Parts<'a> {
@@ -33,10 +33,9 @@ struct Parts<'a> {
     size: String,
 }
 
-fn parts(line: &str) -> Result<Parts<'_>, String> {
-    let fields: Vec<_> = line.split(',').map(|field| field.trim().trim_matches('"')).collect();
-    let [_, subscription, _, created, deleted, _, _, _, _, cores, memory_gb] = fields.as_slice() else {
-        return Err(format!("the row has {} fields, expected {COLUMNS}", fields.len()));
+fn parts(row: &[String]) -> Result<Parts<'_>, String> {
+    let [_, subscription, _, created, deleted, _, _, _, _, cores, memory_gb] = row else {
+        return Err(format!("the row has {} fields, expected {COLUMNS}", row.len()));
     };
     Ok(Parts {
         subscription,
@@ -56,27 +55,20 @@ fn end_of_bucket(field: &str) -> String {
 }
 
 /// Reads the rows.
-pub(super) fn read(lines: &mut Lines, sink: &mut Sink<'_>) -> Result<()> {
-    while let Some(line) = lines.next()? {
-        sink.row(lines.done_bytes(), lines.bytes);
-        match line.as_deref().map_err(Clone::clone).and_then(parts) {
-            Ok(parts) => {
-                let departure = Some(parts.deleted).filter(|&deleted| deleted < LAST_SECONDS);
-                let vm = Vm {
-                    arrival: parts.created,
-                    departure,
-                    cores: parts.cores,
-                    memory_bytes: parts.memory_bytes,
-                    customer: Some(sink.customer(parts.subscription)),
-                    vm_type: sink.vm_type(&parts.size),
-                    ..Vm::default()
-                };
-                sink.vm(&|| lines.place(), vm, parts.deleted.max(parts.created))?;
-            }
-            Err(problem) => sink.bad(&format!("{}: {problem}", lines.place())),
-        }
-    }
-    Ok(())
+pub(super) fn read(rows: &mut Rows, sink: &mut Sink<'_>) -> Result<()> {
+    rows.each(sink, |row, sink| {
+        let parts = parts(row)?;
+        let vm = Vm {
+            arrival: parts.created,
+            departure: Some(parts.deleted).filter(|&deleted| deleted < LAST_SECONDS),
+            cores: parts.cores,
+            memory_bytes: parts.memory_bytes,
+            customer: Some(sink.customer(parts.subscription)),
+            vm_type: sink.vm_type(&parts.size),
+            ..Vm::default()
+        };
+        Ok(Some((vm, parts.deleted.max(parts.created))))
+    })
 }
 
 #[cfg(test)]
