@@ -15,11 +15,16 @@ impl Table {
     /// Columns are right-aligned, as for numbers. A `<` before a heading, as in a format string, aligns its column to the left.
     /// If no heading has a text, there is no header.
     pub(crate) fn new(headings: &[&str]) -> Self {
+        Self::with_gap(headings, 2)
+    }
+
+    /// The same with so many spaces between columns, for a table whose widest row must fit a terminal.
+    pub(crate) fn with_gap(headings: &[&str], gap: u16) -> Self {
         let mut rows = comfy_table::Table::new();
         rows.load_style(presets::NOTHING).set_header(headings.iter().map(|heading| heading.trim_start_matches('<')));
         for (column, heading) in rows.column_iter_mut().zip(headings) {
             let alignment = if heading.starts_with('<') { CellAlignment::Left } else { CellAlignment::Right };
-            column.set_padding((0, 2)).set_cell_alignment(alignment);
+            column.set_padding((0, gap)).set_cell_alignment(alignment);
         }
         Self { rows, remarks: vec![String::new()] }
     }

@@ -38,7 +38,8 @@ pub(crate) fn status(view: &Value) -> String {
     text += &returns(&view["tiers"]["faults"]);
     text += &slow_memory(view);
     text += &rollout(&view["rollout"]);
-    let mut table = Table::new(&["<job", "memory", "working", "cold", "far", "saved", "older", "promotions", "stall"]);
+    let headings = ["<job", "memory", "working", "cold", "far", "saved", "older", "promotions", "stall"];
+    let mut table = Table::with_gap(&headings, 1);
     for job in view["jobs"].as_array().into_iter().flatten() {
         let word = |key: &str| job[key].as_str().unwrap_or("-").to_owned();
         let percent = |ratio: f64, digits: usize| format!("{:.digits$}%", ratio * 100.0);
@@ -163,7 +164,7 @@ fn rollout(view: &Value) -> String {
 /// The longest name of a job that is in its row.
 const NAME_WIDTH: usize = 28;
 
-/// The same of `status`, whose table fits a terminal of 100 columns unless most figures are of the widest.
+/// The same of `status`, whose table fits a terminal of 100 columns: 17, five sizes of 10, 7, 11 and 7, and 8 spaces.
 const STATUS_NAME_WIDTH: usize = 17;
 
 /// Memory and savings by kind of job; empty without jobs.
@@ -347,6 +348,13 @@ mod tests {
         let rows: Vec<_> = text.lines().filter(|line| line.contains("12.50%") || line.contains("promotions")).collect();
         assert!(rows.len() == 3 && rows.iter().all(|row| row.len() <= 100), "{text}");
         assert!(text.lines().any(|line| line == LONG), "a long name has its own line");
+        let widest = 1_099_400_000_000_u64;
+        let job = json!({
+            "job": "/a-name-as-wide-x", "memory_bytes": widest, "working_set_bytes": widest, "cold_bytes": widest, "far_bytes": widest,
+            "saved_bytes": widest, "threshold_seconds": 15_300.0, "promotion_rate_ratio_per_min": 0.99, "stall_ratio": 0.99,
+        });
+        let wide = status(&json!({ "jobs": [job] }));
+        assert!(wide.contains("1023.9 GiB") && wide.lines().all(|line| line.len() <= 100), "{wide}");
         assert!(!text.contains("protected"), "nothing is claimed: {text}");
     }
 
