@@ -25,6 +25,8 @@ SQUEEZE_SECONDS = 15
 JUDGED_SECONDS = 25
 
 REFAULTS_MAX_RATIO = 0.1
+REFAULTS_WITHOUT_MIN = 10_000
+"""With fewer the machine was not short: on a busy host the other program is too slow to drive the server's memory out."""
 
 _JOB = "/outer.slice/inner.slice/server"
 _SIBLING_LOW_MIB = 16
@@ -49,7 +51,7 @@ def run(lab: Lab) -> dict[str, Any]:
     figures["refaults_low_only_ratio"] = figures["agent_low_only"]["refaults"] / without
     figures["refaults_recursive_ratio"] = figures["agent_recursive"]["refaults"] / without
     figures["refaults_ratio"] = figures["agent"]["refaults"] / without
-    lab.at_least("refaults_without", without, 1000)
+    lab.at_least("refaults_without", without, REFAULTS_WITHOUT_MIN)
     lab.at_most("refaults_ratio", figures["refaults_ratio"], REFAULTS_MAX_RATIO)
     lab.at_most("refaults_recursive_ratio", figures["refaults_recursive_ratio"], REFAULTS_MAX_RATIO)
     lab.holds(
