@@ -26,7 +26,7 @@ JUDGED_SECONDS = 25
 
 REFAULTS_MAX_RATIO = 0.1
 REFAULTS_WITHOUT_MIN = 10_000
-"""With fewer the machine was not short: on a busy host the other program is too slow to drive the server's memory out."""
+"""With fewer the machine was not short: on a busy host the other program is too slow for that."""
 
 _JOB = "/outer.slice/inner.slice/server"
 _SIBLING_LOW_MIB = 16
