@@ -28,6 +28,9 @@ REFAULTS_MAX_RATIO = 0.1
 REFAULTS_WITHOUT_MIN = 10_000
 """With fewer the machine was not short: on a busy host the other program is too slow for that."""
 
+_LOW_ONLY = ("agent_low_only", "agent_low_only_without_mglru")
+"""Controls: protection by `memory.low` alone, with the kernel's multi-generational lists and with its old ones."""
+
 _JOB = "/outer.slice/inner.slice/server"
 _SIBLING_LOW_MIB = 16
 _SETTINGS: node.Settings = {
@@ -41,14 +44,15 @@ _SETTINGS: node.Settings = {
 def run(lab: Lab) -> dict[str, Any]:
     """Measures each kind of protection in a guest of its own."""
     figures: dict[str, Any] = {}
-    for kind in ("none", "own_cgroup", "agent_low_only", "agent", "agent_recursive"):
+    for kind in ("none", "own_cgroup", *_LOW_ONLY, "agent", "agent_recursive"):
         with lab.guest(Machine(memory_bytes=MACHINE_MIB * MIB)) as guest:
             figures[kind] = row = _squeeze(guest, kind)
             lab.say(f"{kind}: {row['refaults']} refaults, {row['protected_bytes'] / MIB:.0f} MiB protected in effect")
     without = max(figures["none"]["refaults"], 1)
     figures["refaults_without"] = without
     figures["refaults_own_cgroup_ratio"] = figures["own_cgroup"]["refaults"] / without
-    figures["refaults_low_only_ratio"] = figures["agent_low_only"]["refaults"] / without
+    for kind in _LOW_ONLY:
+        figures[f"refaults_{kind.removeprefix('agent_')}_ratio"] = figures[kind]["refaults"] / without
     figures["refaults_recursive_ratio"] = figures["agent_recursive"]["refaults"] / without
     figures["refaults_ratio"] = figures["agent"]["refaults"] / without
     lab.at_least("refaults_without", without, REFAULTS_WITHOUT_MIN)
@@ -66,6 +70,8 @@ def _squeeze(guest: Guest, kind: str) -> dict[str, Any]:
     truth.tick(guest)
     if kind == "agent_recursive":
         guest.run(["busybox", "mount", "-o", "remount,memory_recursiveprot", "/sys/fs/cgroup"])
+    if kind.endswith("without_mglru"):
+        guest.write("/sys/kernel/mm/lru_gen/enabled", "0")
     slices = [guest.cgroup("outer.slice"), guest.cgroup("outer.slice/inner.slice")]
     for path in slices:
         guest.write(f"{path}/cgroup.subtree_control", "+memory")
@@ -79,7 +85,7 @@ def _squeeze(guest: Guest, kind: str) -> dict[str, Any]:
     cgroup = guest.cgroup(_JOB[1:])
     given = [guest.number(f"{path}/memory.{kind}") for path in slices for kind in ("low", "min")]
     protect = kind.startswith("agent")
-    switches: node.Settings = {"agent.protect_working_set": protect, "agent.hard_protection": kind != "agent_low_only"}
+    switches: node.Settings = {"agent.protect_working_set": protect, "agent.hard_protection": kind not in _LOW_ONLY}
     node.configure(guest, [node.Job(_JOB)], {**_SETTINGS, **switches})
     agent = node.start(guest)
     guest.run(["sleep", str(DECIDE_SECONDS)])
