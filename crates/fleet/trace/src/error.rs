@@ -60,6 +60,9 @@ pub enum Error {
         /// Basis of the other files.
         expected: String,
     },
+    /// The system has no more threads.
+    #[error("cannot start threads: {0}; ask for fewer with --threads")]
+    Threads(#[from] rayon::ThreadPoolBuildError),
     /// The store cannot be used.
     #[error(transparent)]
     Store(#[from] store::Error),

@@ -28,4 +28,7 @@ pub enum Error {
         /// The share that may be refused.
         share: RatioPpm,
     },
+    /// The system has no more threads.
+    #[error("the system does not start {0} threads; ask for fewer with --threads")]
+    Threads(usize),
 }

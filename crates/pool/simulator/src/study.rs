@@ -107,21 +107,21 @@ pub struct Outcome {
 }
 
 /// Calls `task` for every number below `tasks` on `threads` threads and returns the results in order. Calls `progress` with
-/// the number of finished tasks.
+/// the number of finished tasks. The first error ends it.
 fn run_parallel<T: Send>(
     tasks: usize,
     threads: NonZero<usize>,
-    task: impl Fn(usize) -> T + Sync,
+    task: impl Fn(usize) -> Result<T, Error> + Sync,
     progress: impl Fn(usize) + Sync,
-) -> Vec<T> {
+) -> Result<Vec<T>, Error> {
     let finished = AtomicUsize::new(0);
     let task = |number| {
         let result = task(number);
         progress(finished.fetch_add(1, Ordering::Relaxed) + 1);
         result
     };
-    #[expect(clippy::expect_used, reason = "it fails only where the system has no more threads")]
-    let pool = ThreadPoolBuilder::new().num_threads(threads.get().min(tasks)).build().expect("the system starts threads");
+    let threads = threads.get().min(tasks);
+    let pool = ThreadPoolBuilder::new().num_threads(threads).build().map_err(|_| Error::Threads(threads))?;
     // Tasks take seconds, so each may go to another thread.
     pool.install(|| (0..tasks).into_par_iter().with_max_len(1).map(task).collect())
 }
@@ -139,8 +139,7 @@ pub fn baselines(
     if let Some(cluster) = clusters.iter().find(|cluster| u32::try_from(cluster.vms.len() + 1).is_err()) {
         return Err(Error::TooManyVms(cluster.vms.len()));
     }
-    let all = run_parallel(clusters.len(), threads, |cluster| baseline(site, &clusters[cluster]).ok_or(Error::Servers), progress);
-    all.into_iter().collect()
+    run_parallel(clusters.len(), threads, |cluster| baseline(site, &clusters[cluster]).ok_or(Error::Servers), progress)
 }
 
 /// Additional runs for every setup.
@@ -175,8 +174,8 @@ pub fn run(
     let per_setup = clusters.len();
     // Memory without pools does not depend on the setup.
     let local_only = if extra.provision {
-        let task = |cluster: usize| local_only_mib(site, &clusters[cluster], &baselines[cluster]);
-        run_parallel(clusters.len(), threads, task, |_| {}).into_iter().map(|mib| mib.map(Some)).collect::<Result<Vec<_>, _>>()?
+        let task = |cluster: usize| local_only_mib(site, &clusters[cluster], &baselines[cluster]).map(Some);
+        run_parallel(clusters.len(), threads, task, |_| {})?
     } else {
         vec![None; clusters.len()]
     };
@@ -191,8 +190,7 @@ pub fn run(
         };
         Some(ClusterOutcome { measured, confirmed, provisioned })
     };
-    let results = run_parallel(setups.len() * per_setup, threads, task, progress);
-    let results: Vec<ClusterOutcome> = results.into_iter().map(|result| result.ok_or(Error::Servers)).collect::<Result<_, _>>()?;
+    let results = run_parallel(setups.len() * per_setup, threads, |number| task(number).ok_or(Error::Servers), progress)?;
     let outcomes = setups.iter().enumerate().map(|(at, setup)| {
         let of_clusters = results.get(at * per_setup..(at + 1) * per_setup).unwrap_or_default();
         outcome(site, setup, clusters, baselines, of_clusters)

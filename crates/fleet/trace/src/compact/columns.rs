@@ -121,8 +121,7 @@ fn in_units(
     compactor: &mut Compactor,
     progress: &mut dyn FnMut(u64),
 ) -> Result<Option<u64>> {
-    #[expect(clippy::expect_used, reason = "it fails only where the system has no more threads")]
-    let pool = ThreadPoolBuilder::new().num_threads(threads.get()).build().expect("the system starts threads");
+    let pool = ThreadPoolBuilder::new().num_threads(threads.get()).build()?;
     let mut dropped = 0;
     for wave in units.chunks(UNITS_PER_THREAD * threads.get()) {
         let packed: Vec<Packed> = pool.install(|| wave.par_iter().with_max_len(1).map(|unit| pack(unit, basis)).collect());
