@@ -92,9 +92,10 @@ impl Sum {
     fn stat(&self) -> String {
         let Self { anon, file, compressed, zswpin, zswpout, pswpin, pswpout, refault_anon, refault_file, .. } = self;
         format!(
-            "anon {}\nfile {}\nkernel {}\nshmem 0\nfile_writeback 0\nswapcached 0\nzswap {}\nzswapped {}\nactive_file {}\ninactive_file 0\n\
+            "anon {}\ninactive_anon {}\nactive_anon 0\nfile {}\nkernel {}\nshmem 0\nfile_writeback 0\nswapcached 0\nzswap {}\nzswapped {}\nactive_file {}\ninactive_file 0\n\
              zswpin {zswpin}\nzswpout {zswpout}\nzswpwb 0\npswpin {pswpin}\npswpout {pswpout}\nworkingset_refault_anon {refault_anon}\n\
              workingset_refault_file {refault_file}\npgfault {refault_anon}\npgmajfault {refault_anon}",
+            anon * PAGE,
             anon * PAGE,
             file * PAGE,
             self.pool(),

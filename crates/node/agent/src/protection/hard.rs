@@ -14,7 +14,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use config::Class;
-use kernel::cgroup::{self, Cgroup, CgroupRoot, Limit};
+use kernel::cgroup::{self, Cgroup};
 use kernel::vmstat;
 use units::Bytes;
 
@@ -37,8 +37,8 @@ const CGROUPS_MAX: usize = 5_000;
 #[derive(Debug, Default)]
 pub struct Watch {
     checked: Option<Duration>,
-    /// Memory that the kernel reclaimed by itself since boot.
-    reclaimed: Option<Bytes>,
+    /// Pages that the kernel reclaimed by itself since boot.
+    reclaimed: Option<u64>,
     /// When that last grew, as time since boot.
     reclaimed_at: Option<Duration>,
     /// `low` of the jobs' `memory.events`, by the kernel's id of the cgroup.
@@ -48,10 +48,11 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// How long until the next check; `None` if no job is protected.
+    /// How long until the next check; `None` if there is nothing to harden or to soften.
     #[must_use]
     pub fn wait(&self, context: &Context) -> Option<Duration> {
-        context.claims.jobs(Strength::Soft).next()?;
+        let may_harden = context.config.agent.hard_protection;
+        context.claims.jobs(if may_harden { Strength::Soft } else { Strength::Hard }).next()?;
         Some(self.checked.map_or(Duration::ZERO, |last| (last + WAIT).saturating_sub(context.clock.now())))
     }
 
@@ -72,7 +73,12 @@ impl Watch {
             self.note_breaks(jobs, context);
         }
         let resting = self.reclaimed_at.is_none_or(|last| now >= last + context.config.agent.control_period);
-        if resting || !context.config.agent.hard_protection {
+        let why_none = match (context.config.agent.hard_protection, resting) {
+            (false, _) => Some("agent.hard_protection is false"),
+            (true, true) => Some("the kernel no longer reclaims"),
+            (true, false) => None,
+        };
+        if why_none.is_some() {
             self.broken.clear();
         }
         let granted = if self.broken.is_empty() { BTreeSet::new() } else { self.grant(jobs, context) };
@@ -81,7 +87,7 @@ impl Watch {
             return;
         }
         for path in held.difference(&granted) {
-            soften(path, jobs, context, if resting { "the kernel no longer reclaims" } else { "other memory or swap could run out" });
+            soften(path, jobs, context, why_none.unwrap_or("other cgroups or swap could run out, or a cgroup above has a limit"));
         }
         for path in granted.difference(&held) {
             harden(path, jobs, context);
@@ -95,8 +101,7 @@ impl Watch {
     /// Whether the kernel reclaimed by itself since the last check.
     fn kernel_reclaims(&mut self, context: &Context, now: Duration) -> bool {
         let Ok(stat) = vmstat::read(&context.kernel.roots) else { return false };
-        let pages = stat.pgsteal_kswapd.unwrap_or(0).saturating_add(stat.pgsteal_direct.unwrap_or(0));
-        let reclaimed = Bytes(pages.saturating_mul(kernel::page_size().bytes()));
+        let reclaimed = stat.pgsteal_kswapd.unwrap_or(0).saturating_add(stat.pgsteal_direct.unwrap_or(0));
         let grew = self.reclaimed.replace(reclaimed).is_some_and(|before| before != reclaimed);
         if grew {
             self.reclaimed_at = Some(now);
@@ -121,7 +126,7 @@ impl Watch {
     /// The jobs whose protection may be hard now, of those where it was broken: first those of the class that tolerates least.
     fn grant(&mut self, jobs: &Jobs, context: &Context) -> BTreeSet<String> {
         self.broken.retain(|path| context.claims.of(Strength::Soft, path).is_some() && jobs.contains_key(path));
-        let mut left = room(&context.kernel.cgroups, context, &self.broken);
+        let mut left = room(context, &self.broken);
         let mut wanted: Vec<&String> = self.broken.iter().collect();
         wanted.sort_by_key(|path| jobs.get(*path).map_or(Class::Aggressive, |entry| entry.job.treatment.class));
         let mut granted = BTreeSet::new();
@@ -129,7 +134,7 @@ impl Watch {
             let claimed = context.claims.of(Strength::Soft, path).unwrap_or_default();
             // A new one needs some room to spare, so that it is not given and taken back in turn.
             let spare = if context.claims.of(Strength::Hard, path).is_some() { Bytes::ZERO } else { Bytes(claimed.0 / SPARE_PARTS) };
-            if claimed + spare <= left && !is_limited(&context.kernel.cgroups, path) {
+            if claimed + spare <= left && !has_limit_above(jobs, path) {
                 left = left - claimed;
                 granted.insert(path.clone());
             }
@@ -154,54 +159,65 @@ fn soften(path: &str, jobs: &Jobs, context: &mut Context, why: &str) {
     context.event(Some(path), format!("memory.min is restored: {why}"));
 }
 
-/// Whether a cgroup above has a limit of its own, or cannot be read.
-fn is_limited(cgroups: &CgroupRoot, path: &str) -> bool {
-    let free = |limit: kernel::Result<Limit>| limit.is_ok_and(|limit| limit == Limit::Max);
-    above(path).any(|path| !Cgroup::open(cgroups, path).is_ok_and(|cgroup| free(cgroup.max()) && free(cgroup.high())))
+/// Whether a cgroup above a job has a limit, or cannot be read.
+fn has_limit_above(jobs: &Jobs, path: &str) -> bool {
+    // The first level is the job itself.
+    jobs.get(path).is_none_or(|entry| entry.job.cgroup.limit_levels().map_or(true, |levels| levels.len() > 1))
+}
+
+/// What the kernel could reclaim of a cgroup.
+#[derive(Clone, Copy, Debug, Default)]
+struct Reclaimable {
+    swap_backed: Bytes,
+    cache: Bytes,
 }
 
 /// How much the kernel can take elsewhere: what cgroups outside of `jobs` have that can be reclaimed, and no more than fits in swap.
-fn room(cgroups: &CgroupRoot, context: &Context, jobs: &BTreeSet<String>) -> Bytes {
+fn room(context: &Context, jobs: &BTreeSet<String>) -> Bytes {
     let Ok(info) = kernel::meminfo::read(&context.kernel.roots) else { return Bytes::ZERO };
     let swap = info.swap_free - context.machine.swap_reserve_bytes;
-    let Ok(names) = cgroup::list(cgroups, CGROUPS_MAX) else { return Bytes::ZERO };
+    let names = cgroup::list(&context.kernel.cgroups, CGROUPS_MAX).unwrap_or_default();
     if names.len() == CGROUPS_MAX {
         return Bytes::ZERO;
     }
-    let within = |name: &str| jobs.contains(name) || above(name).any(|path| jobs.contains(path));
-    let parents: BTreeSet<&str> = names.iter().filter_map(|name| above(name).next()).collect();
-    let leaves = names.iter().map(String::as_str).filter(|name| !parents.contains(name) && !within(name));
-    let elsewhere: Bytes = leaves.map(|name| reclaimable(cgroups, name)).sum();
-    // A cgroup's `memory.min` is in effect up to that of the one at the top of its path.
-    let tops = names.iter().map(String::as_str).filter(|name| above(name).next().is_none() && !within(name));
-    let kept = tops.map(|name| operators_min(cgroups, context, name)).sum();
-    swap.min(elsewhere - kept)
+    let mut elsewhere = Bytes::ZERO;
+    let mut children: BTreeMap<&str, Reclaimable> = BTreeMap::new();
+    // A parent is listed before its children.
+    for name in names.iter().rev() {
+        let below = children.remove(name.as_str());
+        let given = if jobs.contains(name) { Reclaimable::default() } else { reclaimable(context, name, below).unwrap_or_default() };
+        match above(name).next() {
+            Some(parent) => {
+                let sum = children.entry(parent).or_default();
+                (sum.swap_backed, sum.cache) = (sum.swap_backed + given.swap_backed, sum.cache + given.cache);
+            }
+            // `memory.min` is in effect up to that of the cgroup at the top of the path.
+            None => elsewhere += (given.swap_backed + given.cache) - operators_min(context, name),
+        }
+    }
+    swap.min(elsewhere)
+}
+
+/// What the kernel could reclaim of a cgroup: that of its children, `below`, or without any its own. What may not be swapped at one
+/// level may not be at those below.
+fn reclaimable(context: &Context, name: &str, below: Option<Reclaimable>) -> kernel::Result<Reclaimable> {
+    let cgroup = Cgroup::open(&context.kernel.cgroups, name)?;
+    let whole = match below {
+        Some(below) => below,
+        None => {
+            let stat = cgroup.stat()?;
+            // Shared memory is on these lists, locked memory is not.
+            let swap_backed = stat.inactive_anon.unwrap_or_default() + stat.active_anon.unwrap_or_default();
+            Reclaimable { swap_backed, cache: stat.reclaimable() }
+        }
+    };
+    Ok(Reclaimable { swap_backed: whole.swap_backed.min(cgroup.own_swap_room()?), ..whole })
 }
 
 /// What the operator has the kernel keep of a cgroup.
-fn operators_min(cgroups: &CgroupRoot, context: &Context, name: &str) -> Bytes {
-    let Ok(cgroup) = Cgroup::open(cgroups, name) else { return Bytes::ZERO };
+fn operators_min(context: &Context, name: &str) -> Bytes {
+    let Ok(cgroup) = Cgroup::open(&context.kernel.cgroups, name) else { return Bytes::ZERO };
     let usage = cgroup.current().unwrap_or_default();
     let file = cgroup.path().join(Strength::Hard.file());
     setting(&cgroup, Strength::Hard).map_or(usage, |current| own_value(context, &file, current).min(usage))
-}
-
-/// What the kernel could reclaim of a cgroup without children: page cache, and anonymous memory if it may be swapped out.
-fn reclaimable(cgroups: &CgroupRoot, name: &str) -> Bytes {
-    let Ok(cgroup) = Cgroup::open(cgroups, name) else { return Bytes::ZERO };
-    let Ok(stat) = cgroup.stat() else { return Bytes::ZERO };
-    let anon = stat.anon.unwrap_or_default() + stat.shmem.unwrap_or_default();
-    let cache = stat.file.unwrap_or_default() - stat.shmem.unwrap_or_default();
-    // What cannot be swapped at one level cannot be at those below.
-    let swap = std::iter::once(name).chain(above(name)).map(|name| swap_left(cgroups, name)).min().unwrap_or_default();
-    (anon.min(swap) + cache) - stat.unevictable.unwrap_or_default()
-}
-
-fn swap_left(cgroups: &CgroupRoot, name: &str) -> Bytes {
-    let Ok(cgroup) = Cgroup::open(cgroups, name) else { return Bytes::ZERO };
-    match cgroup.swap_max() {
-        Ok(Some(Limit::Max)) => Bytes(u64::MAX),
-        Ok(Some(Limit::Bytes(max))) => max - cgroup.swap_current().ok().flatten().unwrap_or_default(),
-        Ok(None) | Err(_) => Bytes::ZERO,
-    }
 }

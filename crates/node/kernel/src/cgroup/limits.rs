@@ -55,7 +55,11 @@ impl Cgroup {
         Ok(room)
     }
 
-    fn own_swap_room(&self) -> Result<Bytes> {
+    /// The same by its own `memory.swap.max` alone.
+    ///
+    /// # Errors
+    /// As [`Cgroup::current`].
+    pub fn own_swap_room(&self) -> Result<Bytes> {
         match self.swap_max()? {
             Some(Limit::Bytes(limit)) => Ok(limit - self.swap_current()?.unwrap_or_default()),
             Some(Limit::Max) | None => Ok(Bytes(u64::MAX)),

@@ -11,7 +11,7 @@ const PAGES: u64 = 60;
 fn protected(other: u64) -> (Machine, Agent) {
     let machine = nested();
     machine.cgroup("/hog");
-    machine.set("/hog", "memory.stat", &format!("anon {}", other * page()));
+    machine.set("/hog", "memory.stat", &format!("inactive_anon {}", other * page()));
     reclaim(&machine, 10, 0);
     let mut agent = nested_agent(&machine, "");
     decide(&mut agent, &machine);
@@ -87,6 +87,21 @@ fn protection_is_not_hard_where_that_could_end_in_a_kill() {
         machine.set("/hog", "memory.min", &(140 * page()).to_string());
     };
     assert_eq!(hardened(200, kept), nothing, "its operator has the kernel keep most of it");
+    let shared = |machine: &Machine| {
+        machine.cgroup("/pods/other");
+        machine.set("/pods/other", "memory.stat", &format!("inactive_anon {}", 200 * page()));
+        machine.set("/hog", "memory.stat", "inactive_anon 0");
+    };
+    assert_eq!(hardened(200, shared)[0], given, "a cgroup two levels down can give it");
+    let limited = |machine: &Machine| {
+        for name in ["/pods/one", "/pods/two"] {
+            machine.cgroup(name);
+            machine.set(name, "memory.stat", &format!("inactive_anon {}", 200 * page()));
+        }
+        machine.cgroup("/pods");
+        machine.set("/pods", "memory.swap.max", &(50 * page()).to_string());
+    };
+    assert_eq!(hardened(0, limited), nothing, "two that share 50 pages of swap can give no more");
     let full = |machine: &Machine| {
         machine.put("proc/meminfo", "MemTotal: 1024 kB\nMemFree: 9 kB\nMemAvailable: 9 kB\nSwapTotal: 1024 kB\nSwapFree: 200 kB\n");
     };
@@ -99,14 +114,14 @@ fn protection_is_not_hard_where_that_could_end_in_a_kill() {
 fn a_hard_protection_is_taken_back_when_its_room_is_gone_and_restored_after_a_kill() {
     let (machine, mut agent) = protected(200);
     break_protection(&machine, &mut agent);
-    machine.set("/hog", "memory.stat", &format!("anon {}", PAGES * page()));
+    machine.set("/hog", "memory.stat", &format!("inactive_anon {}", PAGES * page()));
     check(&mut agent);
     assert_eq!(min(&machine, "/s/t/a"), PAGES * page(), "enough for what is given");
-    machine.set("/hog", "memory.stat", &format!("anon {}", (PAGES - 1) * page()));
+    machine.set("/hog", "memory.stat", &format!("inactive_anon {}", (PAGES - 1) * page()));
     check(&mut agent);
     assert_eq!(mins(&machine), [0, 0, 0]);
 
-    machine.set("/hog", "memory.stat", &format!("anon {}", 200 * page()));
+    machine.set("/hog", "memory.stat", &format!("inactive_anon {}", 200 * page()));
     break_protection(&machine, &mut agent);
     assert!(mins(&machine).iter().all(|&bytes| bytes > 0));
     drop(agent);
@@ -120,4 +135,14 @@ fn an_operator_may_do_without_hard_protection() {
     agent.context.config.agent.hard_protection = false;
     break_protection(&machine, &mut agent);
     assert_eq!(mins(&machine), [0, 0, 0]);
+    // He decides so while one is hard.
+    agent.context.config.agent.hard_protection = true;
+    break_protection(&machine, &mut agent);
+    reclaim(&machine, 50, 8);
+    check(&mut agent);
+    assert!(mins(&machine)[0] > 0);
+    agent.context.config.agent.hard_protection = false;
+    assert!(agent.protection.wait(&agent.context).is_some());
+    check(&mut agent);
+    assert_eq!((mins(&machine), agent.protection.wait(&agent.context)), ([0, 0, 0], None));
 }
