@@ -65,6 +65,15 @@ struct Run<'a> {
     outcome: Outcome,
 }
 
+/// The shortest time for which an idle agent sleeps here. It wakes every two seconds while a job is protected, to compare two counters:
+/// with that the turns of a run would cover half the time.
+const IDLE: Duration = Duration::from_secs(5);
+
+/// When the agent's next turn is, if it wants to wake at `wake`. Between steps of its work it wakes within a second.
+fn no_sooner(wake: Duration, now: Duration) -> Duration {
+    if wake > now + Duration::from_secs(1) { wake.max(now + IDLE) } else { wake }
+}
+
 /// Runs a plan.
 ///
 /// # Errors
@@ -136,7 +145,7 @@ impl<'a> Run<'a> {
             self.apply(&fault.kind)?;
         }
         let wake = self.agent.as_ref().map_or(self.time.peek() + Duration::from_secs(1), |running| running.wake);
-        self.time.advance_to(wake);
+        self.time.advance_to(no_sooner(wake, self.time.peek()));
         machine::lock(&self.machine).advance(self.time.peek().as_secs_f64())?;
         let torn = matches!(self.midway, Some(Kind::KillMidway(_, true)));
         let before = torn.then(|| machine::lock(&self.machine).settings());
