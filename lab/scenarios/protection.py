@@ -33,6 +33,8 @@ _LOW_ONLY = ("agent_low_only", "agent_low_only_without_mglru")
 
 _JOB = "/outer.slice/inner.slice/server"
 _SIBLING_LOW_MIB = 16
+_UNIT_MIN_MIB = 64
+"""`MemoryMin=` of the agent's unit and of its slice: without it the agent itself is swapped out, and comes late."""
 _SETTINGS: node.Settings = {
     # Only protection is tested: nothing is offloaded.
     "cold_age.warmup": "1h",
@@ -87,7 +89,7 @@ def _squeeze(guest: Guest, kind: str) -> dict[str, Any]:
     protect = kind.startswith("agent")
     switches: node.Settings = {"agent.protect_working_set": protect, "agent.hard_protection": kind not in _LOW_ONLY}
     node.configure(guest, [node.Job(_JOB)], {**_SETTINGS, **switches})
-    agent = node.start(guest)
+    agent = node.start(guest, cgroup=_as_its_unit(guest))
     guest.run(["sleep", str(DECIDE_SECONDS)])
     if kind == "own_cgroup":
         guest.write(f"{cgroup}/memory.low", str((ANON_MIB + FILE_MIB) * MIB))
@@ -115,6 +117,15 @@ def _squeeze(guest: Guest, kind: str) -> dict[str, Any]:
     agent.stop()
     files = [f"{path}/memory.{kind}" for path in slices for kind in ("low", "min")]
     return {**row, "left": [guest.number(file) for file in files]}
+
+
+def _as_its_unit(guest: Guest) -> str:
+    """Makes a cgroup for the agent, whose own memory is kept as by its systemd unit; returns its directory."""
+    own = [guest.cgroup("thermocline.slice"), guest.cgroup("thermocline.slice/agent")]
+    guest.write(f"{own[0]}/cgroup.subtree_control", "+memory")
+    for path in own:
+        guest.write(f"{path}/memory.min", str(_UNIT_MIN_MIB * MIB))
+    return own[1]
 
 
 def _refaults(guest: Guest, cgroup: str) -> int:
