@@ -36,6 +36,9 @@ pub struct ReclaimByKernel {
     pub direct_bytes: Bytes,
     /// Memory that kswapd freed.
     pub kswapd_bytes: Bytes,
+    /// Pages that zswap stored, by requests of the agent too.
+    #[serde(skip)]
+    pub stored_pages: u64,
 }
 
 impl ReclaimByKernel {
@@ -47,6 +50,7 @@ impl ReclaimByKernel {
             direct_reclaims_at_start: before.map_or(direct_reclaims, |before| before.direct_reclaims_at_start),
             direct_bytes: bytes(stat.pgsteal_direct),
             kswapd_bytes: bytes(stat.pgsteal_kswapd),
+            stored_pages: stat.zswpout.unwrap_or(0),
         }
     }
 }

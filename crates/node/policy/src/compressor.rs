@@ -17,11 +17,16 @@
 //! page are 2.6 s for 1 GiB, and the user waits for them. While there is such a job, a compressor that takes more than
 //! [`AT_ONCE_FACTOR`] times as long as the fastest one is not chosen, and is replaced if it is in use.
 //!
+//! Compressing costs, too, and the kernel compresses while a task waits, once memory is short. What is stored in a second times the
+//! time to compress a page is the processor time that a compressor needs; above [`Accepted::compress_max_us`] a compressor is not
+//! chosen, and is replaced if it is in use. At 16,384 pages a second, the agent's own default limit of 64 MiB/s, 10 us for each
+//! page are 16 % of one processor.
+//!
 //! # Properties
 //! Each is a test of this name: a choice is kept until another one saves more; a slow compressor is never chosen; what returns at
-//! once returns fast.
+//! once returns fast; much that is stored is compressed fast.
 
-use units::{Bytes, RatioPpm};
+use units::{Bytes, Millis, RatioPpm};
 
 /// What another compressor must save, as a share of the pages' size. Samples vary by less.
 const SAVING_MIN: RatioPpm = RatioPpm(30_000);
@@ -37,6 +42,8 @@ pub struct Offer {
     pub stored: Bytes,
     /// Time to decompress a page, in microseconds, of the job whose pages take longest.
     pub decompress_us: u64,
+    /// The same to compress one.
+    pub compress_us: u64,
 }
 
 /// What the jobs accept.
@@ -46,6 +53,18 @@ pub struct Accepted {
     pub latency_max_us: u32,
     /// Whether the memory of one of them returns as a whole.
     pub at_once: bool,
+    /// The longest time to compress a page, in microseconds, at the rate at which pages are stored now. The fastest compressor, and
+    /// those that take up to [`AT_ONCE_FACTOR`] times as long, are accepted at any rate.
+    pub compress_max_us: u64,
+}
+
+impl Accepted {
+    /// The longest time to compress a page at which so many pages in so much time take a share of the time of all processors.
+    #[must_use]
+    pub fn compress_max_us(pages: u64, time_ms: Millis, processors: u64, share: RatioPpm) -> u64 {
+        let time_us = share.share_of(processors.saturating_mul(time_ms.0).saturating_mul(1_000));
+        time_us.checked_div(pages).unwrap_or(u64::MAX)
+    }
 }
 
 /// Returns the index of the compressor to use. `used` is the index of the one in use, `pages` the size of the pages. Deterministic.
@@ -55,9 +74,12 @@ pub fn choose(offers: &[Offer], used: usize, pages: Bytes, accepted: Accepted) -
     let fastest_us = offers.iter().map(|offer| offer.decompress_us).min().unwrap_or_default();
     let at_once_max_us = if accepted.at_once { fastest_us.saturating_mul(AT_ONCE_FACTOR) } else { u64::MAX };
     let limit_us = at_once_max_us.min(u64::from(accepted.latency_max_us));
-    let fast = offers.iter().enumerate().filter(|(_, offer)| offer.decompress_us <= limit_us);
+    let fastest_to_compress_us = offers.iter().map(|offer| offer.compress_us).min().unwrap_or_default();
+    let compress_max_us = accepted.compress_max_us.max(fastest_to_compress_us.saturating_mul(AT_ONCE_FACTOR));
+    let is_fast = |offer: &Offer| offer.decompress_us <= limit_us && offer.compress_us <= compress_max_us;
+    let fast = offers.iter().enumerate().filter(|(_, offer)| is_fast(offer));
     let best = fast.min_by_key(|(index, offer)| (offer.stored, *index));
-    let too_slow = now.decompress_us > at_once_max_us;
+    let too_slow = now.decompress_us > at_once_max_us || now.compress_us > compress_max_us;
     let worth_it = |offer: &Offer| too_slow || offer.stored + Bytes(SAVING_MIN.share_of(pages.0)) < now.stored;
     best.filter(|(_, offer)| worth_it(offer)).map_or(used, |(index, _)| index)
 }
@@ -67,10 +89,10 @@ mod tests {
     use super::*;
 
     const ALL: [usize; 3] = [0, 1, 2];
-    const ANY: Accepted = Accepted { latency_max_us: 500, at_once: false };
+    const ANY: Accepted = Accepted { latency_max_us: 500, at_once: false, compress_max_us: u64::MAX };
 
     fn offers(percent: [u64; 3], decompress_us: [u64; 3]) -> [Offer; 3] {
-        ALL.map(|index| Offer { stored: Bytes::mib(percent[index]), decompress_us: decompress_us[index] })
+        ALL.map(|index| Offer { stored: Bytes::mib(percent[index]), decompress_us: decompress_us[index], compress_us: 0 })
     }
 
     #[test]
@@ -104,7 +126,7 @@ mod tests {
     #[test]
     fn a_slow_compressor_is_never_chosen() {
         let check = |us, latency_max_us, want| {
-            let accepted = Accepted { latency_max_us, at_once: false };
+            let accepted = Accepted { latency_max_us, ..ANY };
             assert_eq!(choose(&offers([34, 40, 20], [3, 2, us]), 0, Bytes::mib(100), accepted), want, "{us} {latency_max_us}");
         };
         check(8, 8, 2);
@@ -126,7 +148,33 @@ mod tests {
         ] {
             assert_eq!(choose(&offers(percent, us), used, Bytes::mib(100), at_once), want, "{percent:?} {us:?} {used}");
         }
-        let strict = Accepted { latency_max_us: 1, at_once: true };
+        let strict = Accepted { latency_max_us: 1, ..at_once };
         assert_eq!(choose(&offers([34, 40, 20], [3, 2, 8]), 2, Bytes::mib(100), strict), 2, "none is accepted");
+    }
+
+    #[test]
+    fn much_that_is_stored_is_compressed_fast() {
+        let check = |compress_us: [u64; 3], compress_max_us, used, want| {
+            let mut offers = offers([34, 40, 20], [3, 2, 8]);
+            offers.iter_mut().zip(compress_us).for_each(|(offer, us)| offer.compress_us = us);
+            let accepted = Accepted { compress_max_us, ..ANY };
+            assert_eq!(choose(&offers, used, Bytes::mib(100), accepted), want, "{compress_us:?} {compress_max_us} {used}");
+        };
+        check([5, 4, 12], 12, 0, 2);
+        check([5, 4, 12], 11, 0, 0);
+        // One that is too slow now does not stay, although it stores less.
+        check([5, 4, 12], 11, 2, 0);
+        // No rate is too high for the fastest ones.
+        check([5, 4, 12], 0, 0, 0);
+        check([5, 4, 12], 0, 2, 0);
+        check([9, 4, 12], 0, 0, 1);
+    }
+
+    #[test]
+    fn compression_may_take_a_share_of_all_processors() {
+        let share = RatioPpm(50_000);
+        for (pages, time_ms, processors, want) in [(3_072, 1_000, 2, 32), (16_384, 1_000, 64, 195), (0, 1_000, 2, u64::MAX), (1, 0, 2, 0)] {
+            assert_eq!(Accepted::compress_max_us(pages, Millis(time_ms), processors, share), want, "{pages} pages");
+        }
     }
 }

@@ -1,6 +1,7 @@
 //! Chooses zswap's compressor by what it makes of the jobs' cold pages (`policy::compressor`), while nothing else uses zswap.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use config::Policy;
 use kernel::zswap::Zswap;
@@ -10,6 +11,7 @@ use trackers::compressibility::{Family, Measurement};
 use units::{Age, Bytes, Millis, RatioPpm};
 
 use super::Agent;
+use super::state::ZswapCompressor;
 use crate::controllers::tiering;
 use crate::job::Job;
 use crate::now::Now;
@@ -22,6 +24,12 @@ const OTHERS_MAX: RatioPpm = RatioPpm(100_000);
 
 /// Less than this does not count as use of zswap.
 const OTHERS_MIN: Bytes = Bytes::mib(4);
+
+/// What compression by the chosen compressor may take of the time of all processors, when most is stored.
+const COMPRESS_MAX: RatioPpm = RatioPpm(50_000);
+
+/// Control periods whose highest rate of stores counts.
+const STORED_PERIODS: usize = 10;
 
 /// The jobs' pages that zswap holds or may get, with what each compressor would make of them.
 #[derive(Debug, Default)]
@@ -59,10 +67,30 @@ impl Tried {
         self.latency_max_us = Some(self.latency_max_us.map_or(accepted, |least| least.min(accepted)));
         for (offer, family) in self.offers.iter_mut().zip(Family::ALL) {
             let tried = measured.of(family);
-            let before = offer.unwrap_or(Offer { stored: Bytes::ZERO, decompress_us: 0 });
-            let stored = before.stored + Bytes(tried.ratio.share_of(pages.0));
-            *offer = Some(Offer { stored, decompress_us: before.decompress_us.max(tried.decompress_us) });
+            let before = offer.unwrap_or(Offer { stored: Bytes::ZERO, decompress_us: 0, compress_us: 0 });
+            *offer = Some(Offer {
+                stored: before.stored + Bytes(tried.ratio.share_of(pages.0)),
+                decompress_us: before.decompress_us.max(tried.decompress_us),
+                compress_us: before.compress_us.max(tried.compress_us),
+            });
         }
+    }
+}
+
+impl ZswapCompressor {
+    /// The longest time to compress a page, by the highest rate at which pages were stored in the last control periods.
+    fn compress_max_us(&mut self, now: Now, stored_pages: u64) -> u64 {
+        if self.stored.len() > STORED_PERIODS {
+            self.stored.pop_front();
+        }
+        self.stored.push_back((now.since_boot, stored_pages));
+        let processors = std::thread::available_parallelism().map_or(1, |processors| processors.get() as u64);
+        let of = |((from, before), (to, after)): (&(Duration, u64), &(Duration, u64))| {
+            let time_ms = Millis(u64::try_from(to.saturating_sub(*from).as_millis()).unwrap_or(u64::MAX));
+            Accepted::compress_max_us(after.saturating_sub(*before), time_ms, processors, COMPRESS_MAX)
+        };
+        let is_period = |(from, to): &(&(Duration, u64), &(Duration, u64))| to.0 > from.0;
+        self.stored.iter().zip(self.stored.iter().skip(1)).filter(is_period).map(of).min().unwrap_or(u64::MAX)
     }
 }
 
@@ -86,14 +114,18 @@ impl Agent {
         if !config.zswap.manage && is_used_by_others(machine.pool_bytes, tried.pool) {
             return self.leave_compressor();
         }
+        let compress_max_us = self.compressor.compress_max_us(now, machine.reclaim.stored_pages);
+        let [Some(lzo), Some(lz4), Some(zstd)] = tried.offers else { return };
+        let (offers, used) = ([lzo, lz4, zstd], Family::of_compressor(&machine.compressor));
+        // One that takes too much time is replaced at once; the one in its place is kept for as long as any choice.
+        let is_slow = self.compressor.changed_at.is_some() && offers[used as usize].compress_us > compress_max_us;
         let recent = self.compressor.changed_at.is_some_and(|then| now.since_boot < then + config.incompressible.retry);
-        if recent || tried.newest <= self.compressor.sampled_at {
+        if !is_slow && (recent || tried.newest <= self.compressor.sampled_at) {
             return;
         }
         self.compressor.sampled_at = tried.newest;
-        let [Some(lzo), Some(lz4), Some(zstd)] = tried.offers else { return };
-        let (offers, used) = ([lzo, lz4, zstd], Family::of_compressor(&machine.compressor));
-        let accepted = Accepted { latency_max_us: tried.latency_max_us.unwrap_or_default(), at_once: tried.at_once };
+        let latency_max_us = tried.latency_max_us.unwrap_or_default();
+        let accepted = Accepted { latency_max_us, at_once: tried.at_once, compress_max_us };
         let chosen = Family::ALL[compressor::choose(&offers, used as usize, tried.pages, accepted)];
         self.compressor.chosen = Some(chosen).filter(|&chosen| chosen != used);
         if chosen != used && !self.context.options.dry_run {

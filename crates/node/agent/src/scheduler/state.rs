@@ -1,6 +1,6 @@
 //! The parts of the agent's state that the scheduler's files share.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, VecDeque};
 use std::time::Duration;
 
 use kernel::cgroup::Cgroup;
@@ -40,6 +40,8 @@ pub(super) struct ZswapCompressor {
     pub(super) changed_at: Option<Duration>,
     /// The newest sample that the choice is based on, in milliseconds since boot.
     pub(super) sampled_at: Millis,
+    /// What zswap stored, at the last control periods: time since boot, and pages since then.
+    pub(super) stored: VecDeque<(Duration, u64)>,
 }
 
 /// What survives the process.

@@ -20,6 +20,8 @@ const ZSTD_MATCH_MIN: u32 = 5;
 pub(super) struct Trial {
     /// Compressed size in bytes; the page size if the page is incompressible.
     pub(super) payload: usize,
+    /// Time to compress the page.
+    pub(super) compress: Duration,
     /// Time to decompress the page; `None` if it is incompressible, because then it is stored uncompressed.
     pub(super) decompress: Option<Duration>,
 }
@@ -43,18 +45,21 @@ impl Codecs {
         Ok(Self { zstd, unzstd: Decompressor::new()?, packed: vec![], page: vec![] })
     }
 
-    /// Compresses a page, and measures the time to decompress it. The page counts as incompressible if the compressor
+    /// Compresses and decompresses a page, and measures how long each takes. The page counts as incompressible if the compressor
     /// fails.
     pub(super) fn try_page(&mut self, family: Family, page: &[u8]) -> Trial {
-        let whole = Trial { payload: page.len(), decompress: None };
-        if self.pack(family, page).is_none() || self.packed.len() >= page.len() {
+        let start = Instant::now();
+        let packed = self.pack(family, page);
+        let compress = start.elapsed();
+        let whole = Trial { payload: page.len(), compress, decompress: None };
+        if packed.is_none() || self.packed.len() >= page.len() {
             return whole;
         }
         let start = Instant::now();
         let unpacked = self.unpack(family, page.len());
         let decompress = Some(start.elapsed());
         match unpacked {
-            Some(()) => Trial { payload: self.packed.len(), decompress },
+            Some(()) => Trial { payload: self.packed.len(), compress, decompress },
             None => whole,
         }
     }

@@ -55,6 +55,8 @@ pub struct Compression {
     /// Measured on this machine, with the compressed page in the processor's cache. A page fault adds the kernel's own
     /// path.
     pub decompress_us: u64,
+    /// The same to compress a page, incompressible ones included.
+    pub compress_us: u64,
 }
 
 /// Results of all families for a sample.
@@ -154,6 +156,8 @@ struct Tally {
     stored_bytes: [u64; 3],
     /// Times to decompress a page, by family.
     times: [Vec<Duration>; 3],
+    /// Times to compress a page, by family.
+    compress_times: [Vec<Duration>; 3],
 }
 
 impl Tally {
@@ -164,6 +168,7 @@ impl Tally {
             original_bytes: 0,
             stored_bytes: [0; 3],
             times: Default::default(),
+            compress_times: Default::default(),
         })
     }
 
@@ -179,6 +184,7 @@ impl Tally {
             let payload = trial.payload as u64;
             self.stored_bytes[family as usize] += zsmalloc::stored_bytes(payload, size);
             self.times[family as usize].extend(trial.decompress);
+            self.compress_times[family as usize].push(trial.compress);
             if family == request.family && payload > request.ratio_max.share_of(size) {
                 self.sample.incompressible += 1;
             }
@@ -191,6 +197,7 @@ impl Tally {
             Compression {
                 ratio: RatioPpm::of(stored, self.original_bytes).unwrap_or(RatioPpm::ONE),
                 decompress_us: median_us(&mut self.times[family as usize]),
+                compress_us: median_us(&mut self.compress_times[family as usize]),
             }
         });
         Measurement::new(self.sample, families)
@@ -310,9 +317,9 @@ mod tests {
         let pages = u32::try_from(kinds.len()).unwrap();
         assert_eq!(measured.sample, Sample { pages, incompressible }, "{kinds:?} {family:?}");
         for (family, want) in Family::ALL.into_iter().zip(percent) {
-            let Compression { ratio, decompress_us } = measured.of(family);
+            let Compression { ratio, decompress_us, compress_us } = measured.of(family);
             assert!(ratio.0.abs_diff(want * 10_000) < 10_000, "{kinds:?} {family:?}: {ratio}, not {want}%");
-            assert!(decompress_us >= 1, "{kinds:?} {family:?}");
+            assert!(decompress_us >= 1 && compress_us >= 1, "{kinds:?} {family:?}");
         }
     }
 
@@ -332,7 +339,7 @@ mod tests {
     #[test]
     fn another_compressor_is_recommended_if_it_saves_much_more() {
         let check = |percent: [u32; 3], used, want: Option<Family>| {
-            let families = percent.map(|percent| Compression { ratio: RatioPpm(percent * 10_000), decompress_us: 1 });
+            let families = percent.map(|percent| Compression { ratio: RatioPpm(percent * 10_000), decompress_us: 1, compress_us: 1 });
             let measured = Measurement { sample: Sample { pages: 64, incompressible: 0 }, families };
             assert_eq!(measured.better_than(used), want, "{percent:?} {used:?}");
             let advice = measured.advice(used.as_str());

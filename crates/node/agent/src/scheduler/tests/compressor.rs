@@ -25,7 +25,7 @@ fn sampled(machine: &Machine, settings: &str, options: Options, percent: [u32; 3
     agent.scan(at(880));
     machine.access_frames(0);
     agent.scan(at(1_000));
-    let families = percent.map(|percent| Compression { ratio: RatioPpm(percent * 10_000), decompress_us: 9 });
+    let families = percent.map(|percent| Compression { ratio: RatioPpm(percent * 10_000), decompress_us: 9, compress_us: 9 });
     let tiering = &mut agent.jobs.get_mut(JOB).unwrap().job.tiering;
     tiering.measured = Some(Measurement::new(Sample { pages: 64, incompressible: 0 }, families));
     tiering.sampled_at_ms = Some(Millis(1_000_000));
@@ -51,13 +51,45 @@ fn a_job_that_returns_at_once_gets_no_slow_compressor() {
         let mut agent = sampled(&machine, "", Options::default(), [34, 40, 20]);
         let job = &mut agent.jobs.get_mut(JOB).unwrap().job;
         job.treatment.policy = config::Policy::Background;
-        let mut slower = [34, 40, 20].map(|percent| Compression { ratio: RatioPpm(percent * 10_000), decompress_us: 0 });
+        let mut slower = [34, 40, 20].map(|percent| Compression { ratio: RatioPpm(percent * 10_000), decompress_us: 0, compress_us: 1 });
         for (family, us) in slower.iter_mut().zip(decompress_us) {
             family.decompress_us = us;
         }
         job.tiering.measured = Some(Measurement::new(Sample { pages: 64, incompressible: 0 }, slower));
         agent.control(at(1_000));
         assert_eq!(machine.get(COMPRESSOR), expected, "{decompress_us:?}");
+    }
+}
+
+#[test]
+fn a_compressor_that_takes_too_much_time_is_replaced() {
+    let machine = machine();
+    let stored = |pages: u64| machine.put("proc/vmstat", &format!("pswpin 0\npswpout 0\nzswpout {pages}\n"));
+    stored(0);
+    let mut agent = sampled(&machine, "", Options::default(), [34, 40, 20]);
+    let mut families = [34, 40, 20].map(|percent| Compression { ratio: RatioPpm(percent * 10_000), decompress_us: 9, compress_us: 0 });
+    for (family, us) in families.iter_mut().zip([5, 4, 12]) {
+        family.compress_us = us;
+    }
+    let job = |agent: &mut Agent, ms| {
+        let tiering = &mut agent.jobs.get_mut(JOB).unwrap().job.tiering;
+        tiering.measured = Some(Measurement::new(Sample { pages: 64, incompressible: 0 }, families));
+        tiering.sampled_at_ms = Some(Millis(ms));
+    };
+    job(&mut agent, 1_000_000);
+    agent.control(at(1_000));
+    assert_eq!(machine.get(COMPRESSOR), "zstd");
+    // More in a minute than any machine compresses in a twentieth of its time.
+    stored(1 << 40);
+    agent.control(at(1_060));
+    assert_eq!(machine.get(COMPRESSOR), "lzo");
+    // It is not tried again at once, although nothing more is stored.
+    for (minutes, expected) in [(2..10, "lzo"), (10..14, "zstd")] {
+        for minute in minutes {
+            job(&mut agent, 1_000_000 + 60_000 * minute);
+            agent.control(at(1_000 + 60 * minute));
+        }
+        assert_eq!(machine.get(COMPRESSOR), expected);
     }
 }
 
