@@ -4,6 +4,7 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 
+mod accesses;
 pub(crate) mod arguments;
 mod characterise;
 mod doctor;
@@ -25,6 +26,7 @@ use arguments::PoolCommand;
 pub(crate) fn run(format: Format, command: &PoolCommand) -> Result<ExitCode> {
     match command {
         PoolCommand::Doctor => return doctor::doctor(format),
+        PoolCommand::Accesses(arguments) => return accesses::accesses(format, arguments),
         PoolCommand::Import(arguments) => return import::import(format, arguments),
         PoolCommand::Generate(arguments) => generate::generate(format, arguments)?,
         PoolCommand::Show(arguments) => show::show(&arguments.trace, format)?,

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::FileExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use serde::Serialize;
@@ -109,6 +109,27 @@ pub fn tree(roots: &Roots, pid: i32, limit: usize) -> Result<Vec<i32>> {
     }
     found.truncate(limit);
     Ok(found)
+}
+
+/// The files that a process has open, as the kernel names them: a path, or the kind of an object without one, such as
+/// `anon_inode:kvm-vm`. In no order.
+///
+/// # Errors
+/// [`Error::Gone`]; [`Error::Io`], `EACCES` without `CAP_SYS_PTRACE` for a process of another user.
+pub fn open_files(roots: &Roots, pid: i32) -> Result<Vec<PathBuf>> {
+    let directory = roots.of_process(pid, "fd");
+    let fail = |source| Error::from_io(&directory, "list", source);
+    let mut files = Vec::new();
+    for entry in fs::read_dir(&directory).map_err(fail)? {
+        let link = entry.map_err(fail)?.path();
+        match fs::read_link(&link) {
+            Ok(file) => files.push(file),
+            // It was closed meanwhile.
+            Err(source) if file::is_absent(&source) => {}
+            Err(source) => return Err(Error::from_io(&link, "read", source)),
+        }
+    }
+    Ok(files)
 }
 
 /// Copies memory of a process, starting at `address`, into `buffer` (`/proc/PID/mem`). Swaps in pages that are in swap.

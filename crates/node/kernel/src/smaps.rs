@@ -23,6 +23,10 @@ pub struct Mapping {
     pub rss: u64,
     /// Resident bytes whose accessed bit is set since [`clear_referenced`], or since they became resident.
     pub referenced: u64,
+    /// Bytes that are swapped out.
+    pub swap: u64,
+    /// Whether it consists of huge pages of hugetlbfs, which `rss` and `referenced` leave out.
+    pub hugetlb: bool,
 }
 
 /// Parses `/proc/PID/smaps`. Unknown keys are ignored: every kernel release adds some.
@@ -35,13 +39,18 @@ pub fn parse(text: &str) -> Result<Vec<Mapping>, Malformed> {
         // `Rss:` and its like against `7f1e30000000-7f1e40000000`.
         let Some((key, value)) = row.split_once(':').filter(|(key, _)| !key.contains('-')) else {
             let vma = maps::parse_line(row, line)?;
-            mappings.push(Mapping { vma, rss: 0, referenced: 0 });
+            mappings.push(Mapping { vma, rss: 0, referenced: 0, swap: 0, hugetlb: false });
             continue;
         };
         let Some(mapping) = mappings.last_mut() else { return Err(Malformed::new(line, row, "a mapping before its values")) };
         let figure = match key {
             "Rss" => &mut mapping.rss,
             "Referenced" => &mut mapping.referenced,
+            "Swap" => &mut mapping.swap,
+            "VmFlags" => {
+                mapping.hugetlb = value.split_ascii_whitespace().any(|flag| flag == "ht");
+                continue;
+            }
             _ => continue,
         };
         let kib: u64 = text::number(value.trim_end().strip_suffix("kB"), line, "a value in kB")?;
@@ -87,6 +96,13 @@ mod tests {
         ];
         assert_eq!(found, expected);
         cut_everywhere(CAPTURED, parse);
+    }
+
+    #[test]
+    fn huge_pages_of_hugetlbfs_are_marked() {
+        let text = "7f0000000000-7f0000200000 rw-s 00000000 00:18 9 /dev/hugepages/a\nRss: 0 kB\nVmFlags: rd wr sh mr mw me ms ht \n";
+        assert!(parse(text).unwrap()[0].hugetlb);
+        assert!(parse(CAPTURED).unwrap().iter().all(|mapping| !mapping.hugetlb));
     }
 
     #[test]

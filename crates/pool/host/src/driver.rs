@@ -8,6 +8,7 @@ use manager::api::Slice;
 use serde::{Deserialize, Serialize};
 use units::Bytes;
 
+use crate::accesses::{self, Seen};
 use crate::drivers::description::Description;
 use crate::process::Process;
 
@@ -39,12 +40,15 @@ impl Machine {
 pub struct Usage {
     /// Pool memory that the guest ever touched.
     pub pool_touched_bytes: Bytes,
-    /// Pool memory accessed since the previous sample.
+    /// Pool memory that was accessed; a lower bound where pages are sampled, so that no guest is moved by chance.
     pub pool_accessed_bytes: Bytes,
     /// Local memory that the guest ever touched.
     pub local_touched_bytes: Bytes,
-    /// Local memory accessed since the previous sample.
+    /// Local memory that was accessed.
     pub local_accessed_bytes: Bytes,
+    /// How accesses were seen. Without that the two values above are zero.
+    #[serde(default)]
+    pub seen: Seen,
 }
 
 /// Memory statistics that the guest's balloon driver reports.
@@ -142,14 +146,27 @@ pub trait Driver: Send + Sync {
     /// [`enum@Error`]
     fn resume(&self, machine: &Machine, known: Option<Process>) -> Result<Option<Process>, Error>;
 
-    /// Whether the process is alive.
-    fn is_alive(&self, process: &Process) -> bool;
-
-    /// Samples the guest's memory, and clears the accessed bits for the next sample.
+    /// Ends what a killed daemon has left of a sample of one of these processes.
     ///
     /// # Errors
     /// [`enum@Error`]
-    fn usage(&self, machine: &Machine, process: &Process) -> Result<Usage, Error>;
+    fn end_samples(&self, processes: &[Process]) -> Result<(), Error>;
+
+    /// Whether the process is alive.
+    fn is_alive(&self, process: &Process) -> bool;
+
+    /// The memory that the guest ever touched. Accesses are left out, and what an instrument has of them is not changed.
+    ///
+    /// # Errors
+    /// [`enum@Error`]
+    fn touched(&self, machine: &Machine, process: &Process) -> Result<Usage, Error>;
+
+    /// The memory that the guest ever touched, and what it accesses: for as long as the window of `how` where pages are sampled,
+    /// otherwise since the previous call.
+    ///
+    /// # Errors
+    /// [`enum@Error`]
+    fn usage(&self, machine: &Machine, process: &Process, how: &accesses::Settings) -> Result<Usage, Error>;
 
     /// The guest's own memory statistics; `None` if it has no balloon driver or the statistics are too old.
     ///

@@ -7,7 +7,7 @@
 //! # Modules
 //! [`host`] is the daemon: requests from its socket, a lease with the manager, a sample of every guest each period. It
 //! controls guests through a [`driver::Driver`], one of [`drivers`], and gets slices from a [`capacity::Capacity`].
-//! [`counters`] samples performance counters for the latency model. Decisions are pure: [`share`] (how much of a
+//! [`accesses`] sees which memory a guest accesses, [`counters`] samples performance counters for the latency model. Decisions are pure: [`share`] (how much of a
 //! guest's memory comes from the pool), [`monitor`] (whether that was mispredicted), [`free_memory`] (whether a guest
 //! can give up its pool memory).
 //!
@@ -20,6 +20,7 @@
 //! - A guest is mitigated at most once, and every decision about it carries its reason.
 #![deny(missing_docs)]
 
+pub mod accesses;
 pub mod capacity;
 pub mod counters;
 pub mod driver;

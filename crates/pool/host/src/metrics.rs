@@ -57,6 +57,7 @@ fn register_state(registry: &mut Registry, list: &List, mitigations_left: u64) {
     registry.register("guests", "Guests by state", states);
     let is_mispredicted = |guest: &&Line| !guest.mitigated && guest.verdict.is_some_and(Verdict::is_mispredicted);
     let mispredicted = list.guests.iter().filter(is_mispredicted).count() as u64;
+    let not_visible = list.guests.iter().filter(|guest| guest.verdict == Some(Verdict::NotVisible)).count() as u64;
     let sum = |of: fn(&Line) -> Bytes| list.guests.iter().map(of).sum::<Bytes>().0;
     for (name, help, value) in [
         (
@@ -64,6 +65,7 @@ fn register_state(registry: &mut Registry, list: &List, mitigations_left: u64) {
             "Guests that access more of the pool than predicted, are sensitive to latency, and are not mitigated; alert on this",
             mispredicted,
         ),
+        ("guests_not_visible", "Guests that touched more of the pool than predicted, and whose accesses no instrument sees", not_visible),
         ("guests_damaged", "Guests whose state is damaged, which are not observed; alert on this", list.damaged.len() as u64),
         ("local_bytes", "Local memory for guests on this host", list.local_bytes.0),
         ("local_used_bytes", "Local memory that guests occupy", list.local_used_bytes.0),

@@ -6,6 +6,7 @@
 use serde::{Deserialize, Serialize};
 use units::{Bytes, RatioPpm};
 
+use crate::accesses::Seen;
 use crate::driver::Usage;
 
 /// Tolerances, and limits of mitigation.
@@ -58,6 +59,8 @@ pub enum Verdict {
     NoPool,
     /// No action: it touched no more than predicted.
     AsPredicted,
+    /// No action: it touched more than predicted, and no instrument sees whether it accesses that.
+    NotVisible,
     /// No action: it touched more than predicted, and does not access it.
     TouchedOnce,
     /// No action: it accesses the pool, and is predicted to be insensitive.
@@ -116,6 +119,9 @@ pub fn tolerated(settings: &Settings, guest: &Guest, usage: &Usage) -> Option<Ve
     if !exceeds(usage.pool_touched_bytes, guest.pool_bytes, settings.touched) {
         return Some(Verdict::AsPredicted);
     }
+    if let Seen::Not(_) = usage.seen {
+        return Some(Verdict::NotVisible);
+    }
     let accessed = usage.pool_accessed_bytes + usage.local_accessed_bytes;
     (!exceeds(usage.pool_accessed_bytes, accessed, settings.accessed)).then_some(Verdict::TouchedOnce)
 }
@@ -136,6 +142,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::accesses::Unseen;
 
     const SETTINGS: Settings = Settings { touched: RatioPpm(50_000), accessed: RatioPpm(5_000), budget: RatioPpm(10_000), attempts: 2 };
     const GUEST: Guest = Guest { pool_bytes: Bytes(1000), insensitive: false, mitigated: false, failures: 0 };
@@ -147,6 +154,7 @@ mod tests {
             pool_accessed_bytes: Bytes(accessed),
             local_accessed_bytes: Bytes(local),
             local_touched_bytes: Bytes(3000),
+            seen: Seen::default(),
         }
     }
 
@@ -164,6 +172,10 @@ mod tests {
         check(GUEST, usage(300, 5, 995), HOST, Verdict::TouchedOnce);
         check(GUEST, usage(300, 6, 994), HOST, Verdict::Mitigate);
         check(GUEST, usage(300, 0, 0), HOST, Verdict::TouchedOnce);
+        // What is not seen is not "not accessed".
+        let unseen = |touched| Usage { seen: Seen::Not(Unseen::Kvm), ..usage(touched, 0, 0) };
+        check(GUEST, unseen(300), HOST, Verdict::NotVisible);
+        check(GUEST, unseen(50), HOST, Verdict::AsPredicted);
         check(Guest { insensitive: true, ..GUEST }, bad, HOST, Verdict::Insensitive);
         check(Guest { failures: 1, ..GUEST }, bad, HOST, Verdict::Mitigate);
         check(Guest { failures: 2, ..GUEST }, bad, HOST, Verdict::AttemptsSpent);

@@ -8,8 +8,9 @@ use ::settings::{Document, Group, Problems, Schema, Table, Unit, join, read_file
 use manager::client::Identity;
 use units::{Bytes, RatioPpm};
 
+use crate::accesses::Choice;
 use crate::drivers::{HOST_TABLES, Settings as Driver};
-use crate::{free_memory, guest_file, host, monitor};
+use crate::{accesses, free_memory, guest_file, host, monitor};
 
 ::settings::tables! {
     /// The host and its local memory.
@@ -49,12 +50,18 @@ use crate::{free_memory, guest_file, host, monitor};
     pub(crate) struct MonitorTable = "monitor", Always {
         period: Duration = Unit::Duration, "30m" in "1ms" ..= "30d",
             "The sampling period of guests.";
+        instrument: Choice = Unit::Choice(Choice::NAMES), "auto",
+            "How accesses are seen: `page_idle` (idle page tracking) and `damon` sample pages during a window, and see what KVM guests access; `accessed_bits` of the hypervisor's process do not, and are used for guests without KVM only. `auto` uses `accessed_bits` for those, and otherwise `page_idle` if the kernel has it, and `damon` if not.";
+        window: Duration = Unit::Duration, "10s" in "1s" ..= "10m",
+            "How long the sampled pages of a guest are watched in each period.";
         touched: RatioPpm = Unit::Ratio, "5%" in "0%" ..= "100%",
             "The share of its pool memory that a guest may touch and still count as predicted.";
         accessed: RatioPpm = Unit::Ratio, "0.5%" in "0%" ..= "100%",
             "The share of the memory that a guest accesses in a period that may be pool memory.";
         counters: Option<Duration> = Unit::DurationOrOff, "5s" in "100ms" ..= "1m",
             "How long to sample the performance counters of a guest that accesses more; `off` disables sampling.";
+        least_life: Duration = Unit::Duration, "10m" in "0s" ..= "30d",
+            "How long a guest must have run for its untouched memory to count in predictions for its customer.";
         budget: RatioPpm = Unit::Ratio, "1%" in "0%" ..= "100%",
             "The share of all guests started that may be mitigated. The first is always within the budget.";
         rest: Duration = Unit::Duration, "10m" in "1ms" ..= "30d",
@@ -167,6 +174,8 @@ impl Settings {
             local: table.local_memory,
             local_min: table.least_local_memory,
             period: monitor.period,
+            accesses: accesses::Settings { instrument: monitor.instrument, window: monitor.window },
+            least_life: monitor.least_life,
             monitor: monitor::Settings {
                 touched: monitor.touched,
                 accessed: monitor.accessed,

@@ -150,6 +150,12 @@ pub struct Record {
     pub share: Share,
     /// The guest as it was started, with the slices that it started with.
     pub machine: Machine,
+    /// When it began to run, in seconds since 1970.
+    #[serde(default)]
+    pub started_at: Option<f64>,
+    /// The most memory that it had touched at any sample, local and in the pool.
+    #[serde(default)]
+    pub touched_bytes: Option<Bytes>,
     /// Its process. `None` before the process is known and after its exit.
     pub process: Option<Process>,
     /// Slices that its process still maps.
@@ -191,6 +197,8 @@ impl Record {
             state: State::Starting,
             share,
             machine,
+            started_at: None,
+            touched_bytes: None,
             process: None,
             mapped: Vec::new(),
             assigned: false,
@@ -215,6 +223,11 @@ impl Record {
     #[must_use]
     pub fn pool_bytes(&self) -> Bytes {
         self.mapped.iter().map(|slice| slice.bytes).sum()
+    }
+
+    /// Adds what was touched at a sample.
+    pub fn add_touched(&mut self, usage: &Usage) {
+        self.touched_bytes = self.touched_bytes.max(Some(usage.local_touched_bytes + usage.pool_touched_bytes));
     }
 
     /// Records an event and logs it.

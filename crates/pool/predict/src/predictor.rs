@@ -32,7 +32,7 @@ impl Predictor {
     /// Creates a predictor from loaded models.
     #[must_use]
     pub fn new(untouched: Result<Untouched>, insensitive: Option<Result<Insensitive>>) -> Self {
-        let history = untouched.as_ref().map_or_else(|_| History::new(7 * 86_400, 256), Untouched::history);
+        let history = new_history(&untouched);
         Self { untouched, insensitive, history, counts: Counts::default() }
     }
 
@@ -44,6 +44,12 @@ impl Predictor {
     /// Returns the errors of models that cannot be used.
     pub fn errors(&self) -> impl Iterator<Item = &Error> {
         self.untouched.as_ref().err().into_iter().chain(self.insensitive.iter().filter_map(|model| model.as_ref().err()))
+    }
+
+    /// An empty history for a caller that keeps one itself, and gives it with each request.
+    #[must_use]
+    pub fn new_history(&self) -> History {
+        new_history(&self.untouched)
     }
 
     /// Returns the customers' history, in which every VM that ends must be recorded.
@@ -112,6 +118,11 @@ impl Predictor {
     pub fn has_latency_model(&self) -> bool {
         matches!(self.insensitive, Some(Ok(_)))
     }
+}
+
+/// An empty history with the model's window, or that of the models that this program trains.
+fn new_history(untouched: &Result<Untouched>) -> History {
+    untouched.as_ref().map_or_else(|_| History::new(7 * 86_400, 256), Untouched::history)
 }
 
 /// Returns the whole slices within a share (0 to 1) of some memory.

@@ -7,6 +7,7 @@ mod bitbrains;
 mod fields;
 mod flavours;
 pub mod lifetimes;
+mod lives;
 #[cfg(feature = "sqlite")]
 mod packing;
 mod rows;
@@ -115,6 +116,9 @@ fn read(path: &Path, sink: &mut Sink<'_>) -> Result<Source> {
     match rows::start(path)? {
         Start::Sqlite => packing_sqlite(path, sink).map(|()| source("AzureTracesForPacking2020", Epoch::Trace, true)),
         Start::Parquet => bitbrains::parquet(path, sink).map(|()| source("Bitbrains samples", Epoch::Unix, true)),
+        Start::Text(head) if lives::is_line(&head) => {
+            lives::read(&mut Rows::open(path, b',')?, sink).map(|()| source("guests of pool hosts", Epoch::Unix, true))
+        }
         Start::Text(head) => {
             let one_vm = bitbrains::is_one_vm(&head);
             let mut rows = Rows::open(path, if one_vm { b';' } else { b',' })?;

@@ -14,7 +14,10 @@ pub(crate) enum PoolCommand {
     /// Check whether this machine has memory for a pool (CXL devices, regions, nodes without cores), and print the next
     /// commands
     Doctor,
-    /// Import a public VM trace: Azure V1 and V2 vmtable, AzureTracesForPacking2020 or Bitbrains. The format is recognized
+    /// See what a running virtual machine accesses of its memory, as the monitor of a host does
+    Accesses(super::accesses::Accesses),
+    /// Import a public VM trace (Azure V1 and V2 vmtable, AzureTracesForPacking2020, Bitbrains) or the guests of pool hosts that
+    /// have ended (lives.jsonl). The format is recognized
     Import(Import),
     /// Generate a VM trace that resembles the published distributions of a cloud, and show how well it fits
     Generate(Generate),

@@ -6,6 +6,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::Result;
 use clap::{Args, Subcommand};
+use pool_host::accesses::Seen;
 use pool_host::guest_file;
 use pool_host::host::List;
 use pool_host::socket;
@@ -155,6 +156,15 @@ fn explained(record: &Record) -> String {
     }
     if let Some(verdict) = record.verdict {
         let _ = writeln!(text, "last verdict: {verdict:?}");
+    }
+    match record.usage.map(|usage| usage.seen) {
+        Some(Seen::By(instrument)) => {
+            let _ = writeln!(text, "accesses are seen by {instrument}");
+        }
+        Some(Seen::Not(why)) => {
+            let _ = writeln!(text, "accesses are not seen: {why}");
+        }
+        None => {}
     }
     #[expect(clippy::cast_possible_truncation, reason = "whole seconds")]
     let seconds = |at: f64| at as i64;

@@ -19,6 +19,7 @@ use units::Bytes;
 
 use super::description::Description;
 use super::sampling;
+use crate::accesses;
 use crate::driver::{Driver, Error, GuestMemory, Machine, Moved, Offline, Usage};
 use crate::process::Process;
 
@@ -93,6 +94,19 @@ impl Libvirt {
         Ok(virsh.run(&["resume", &machine.name]).map(drop)?)
     }
 
+    /// The guest's memory, by the node that each mapping is bound to.
+    fn memory(&self, process: &Process) -> Result<sampling::Memory, Error> {
+        let roots = &self.connection.roots;
+        let policies = numa_maps::read(roots, process.pid)?.unwrap_or_default();
+        // The modules of a guest that was moved are local memory.
+        let in_pool =
+            |policy: &numa_maps::Policy| process.generation == 1 && mitigate::is_module(policy, self.connection.settings.pool_node);
+        let starts_in_pool = |start| policies.iter().any(|policy| policy.start == start && in_pool(policy));
+        sampling::Memory::read(roots, process, |mapping| {
+            (sampling::is_memfd(&mapping.vma.path) && starts_in_pool(mapping.vma.start)).then_some(Bytes(mapping.rss))
+        })
+    }
+
     fn destroy(&self, name: &str) {
         if let Err(error) = self.connection.virsh.run(&["destroy", name]) {
             log::warn!("guest {name}: {error}");
@@ -140,20 +154,20 @@ impl Driver for Libvirt {
         found.map(|process| mitigate::settle(&self.connection, machine, process)).transpose()
     }
 
+    fn end_samples(&self, processes: &[Process]) -> Result<(), Error> {
+        sampling::end(&self.connection.roots, processes)
+    }
+
     fn is_alive(&self, process: &Process) -> bool {
         process.is_alive(&self.connection.roots)
     }
 
-    fn usage(&self, _: &Machine, process: &Process) -> Result<Usage, Error> {
-        let roots = &self.connection.roots;
-        let policies = numa_maps::read(roots, process.pid)?.unwrap_or_default();
-        // The modules of a guest that was moved are local memory.
-        let in_pool =
-            |policy: &numa_maps::Policy| process.generation == 1 && mitigate::is_module(policy, self.connection.settings.pool_node);
-        let starts_in_pool = |start| policies.iter().any(|policy| policy.start == start && in_pool(policy));
-        sampling::sample(roots, process, |mapping| {
-            (sampling::is_memfd(&mapping.vma.path) && starts_in_pool(mapping.vma.start)).then_some(Bytes(mapping.rss))
-        })
+    fn touched(&self, _: &Machine, process: &Process) -> Result<Usage, Error> {
+        Ok(self.memory(process)?.touched)
+    }
+
+    fn usage(&self, _: &Machine, process: &Process, how: &accesses::Settings) -> Result<Usage, Error> {
+        self.memory(process)?.usage(&self.connection.roots, process, how)
     }
 
     fn guest_memory(&self, machine: &Machine, _: &Process) -> Result<Option<GuestMemory>, Error> {

@@ -24,6 +24,7 @@ use units::Bytes;
 
 use super::description::Description;
 use super::sampling;
+use crate::accesses;
 use crate::driver::{Driver, Error, GuestMemory, Machine, Moved, Offline, Usage};
 use crate::process::Process;
 
@@ -89,6 +90,15 @@ impl Qemu {
         Ok(())
     }
 
+    /// The guest's memory, by the files that its process maps.
+    fn memory(&self, machine: &Machine, process: &Process) -> Result<sampling::Memory, Error> {
+        sampling::Memory::read(&self.launcher.roots, process, |mapping| {
+            let path = Path::new(&mapping.vma.path);
+            // The resident size is not enough: the kernel may have unmapped pages that the file still has.
+            machine.slices.iter().any(|slice| slice.path == path).then(|| touched(path).unwrap_or(Bytes(mapping.rss)))
+        })
+    }
+
     /// Withdraws requests for slices that a daemon made before it exited. They are made again if the manager still
     /// requires them and the guest has enough free memory.
     fn withdraw_requests(&self, machine: &Machine, process: &Process) {
@@ -139,16 +149,20 @@ impl Driver for Qemu {
         Ok(found)
     }
 
+    fn end_samples(&self, processes: &[Process]) -> Result<(), Error> {
+        sampling::end(&self.launcher.roots, processes)
+    }
+
     fn is_alive(&self, process: &Process) -> bool {
         process.is_alive(&self.launcher.roots)
     }
 
-    fn usage(&self, machine: &Machine, process: &Process) -> Result<Usage, Error> {
-        sampling::sample(&self.launcher.roots, process, |mapping| {
-            let path = Path::new(&mapping.vma.path);
-            // The resident size is not enough: the kernel may have unmapped pages that the file still has.
-            machine.slices.iter().any(|slice| slice.path == path).then(|| touched(path).unwrap_or(Bytes(mapping.rss)))
-        })
+    fn touched(&self, machine: &Machine, process: &Process) -> Result<Usage, Error> {
+        Ok(self.memory(machine, process)?.touched)
+    }
+
+    fn usage(&self, machine: &Machine, process: &Process, how: &accesses::Settings) -> Result<Usage, Error> {
+        self.memory(machine, process)?.usage(&self.launcher.roots, process, how)
     }
 
     fn guest_memory(&self, machine: &Machine, process: &Process) -> Result<Option<GuestMemory>, Error> {

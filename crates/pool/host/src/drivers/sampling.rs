@@ -5,6 +5,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use kernel::{Roots, smaps};
 use units::Bytes;
 
+use crate::accesses;
 use crate::driver::{Error, Usage};
 use crate::process::Process;
 
@@ -16,24 +17,72 @@ pub(super) fn is_memfd(path: &str) -> bool {
     path.starts_with("/memfd:memory-backend-memfd")
 }
 
-/// Sums the mappings of a guest's process and clears their accessed bits. `pool_touched` returns the touched bytes of a
-/// mapping of pool memory, and `None` for any other mapping.
+/// Where a mapping of a guest's memory is.
+enum Place {
+    Local,
+    Pool,
+}
+
+/// The mappings of a guest's memory.
+pub(super) struct Memory {
+    mappings: Vec<smaps::Mapping>,
+    places: Vec<Place>,
+    /// Without accesses.
+    pub(super) touched: Usage,
+}
+
+impl Memory {
+    /// Reads the mappings of a guest's process. `pool_touched` returns the touched bytes of a mapping of pool memory, and `None` for
+    /// any other mapping.
+    ///
+    /// # Errors
+    /// [`Error::Kernel`]: the process has exited, or its files cannot be read.
+    pub(super) fn read(roots: &Roots, process: &Process, pool_touched: impl Fn(&smaps::Mapping) -> Option<Bytes>) -> Result<Self, Error> {
+        let mut memory = Self { mappings: Vec::new(), places: Vec::new(), touched: Usage::default() };
+        for mapping in smaps::read(roots, process.pid)? {
+            if let Some(touched) = pool_touched(&mapping) {
+                memory.touched.pool_touched_bytes += touched;
+                memory.places.push(Place::Pool);
+            } else if is_memfd(&mapping.vma.path) {
+                // The kernel does not say how much of huge pages is touched.
+                memory.touched.local_touched_bytes += Bytes(if mapping.hugetlb { mapping.vma.len() } else { mapping.rss + mapping.swap });
+                memory.places.push(Place::Local);
+            } else {
+                continue;
+            }
+            memory.mappings.push(mapping);
+        }
+        Ok(memory)
+    }
+
+    /// Adds what is accessed.
+    ///
+    /// # Errors
+    /// As [`Memory::read`].
+    pub(super) fn usage(&self, roots: &Roots, process: &Process, how: &accesses::Settings) -> Result<Usage, Error> {
+        let (seen, accessed) = accesses::look(roots, process.pid, &self.mappings, how, std::thread::sleep)?;
+        let mut usage = Usage { seen, ..self.touched };
+        for (place, accessed) in self.places.iter().zip(accessed) {
+            match place {
+                Place::Pool => usage.pool_accessed_bytes += accessed.at_least,
+                Place::Local => usage.local_accessed_bytes += accessed.estimated,
+            }
+        }
+        Ok(usage)
+    }
+}
+
+/// Ends what a killed daemon has left of a sample of one of these processes.
 ///
 /// # Errors
-/// [`Error::Kernel`]: the process has exited, or its files cannot be read.
-pub(super) fn sample(roots: &Roots, process: &Process, pool_touched: impl Fn(&smaps::Mapping) -> Option<Bytes>) -> Result<Usage, Error> {
-    let mut usage = Usage::default();
-    for mapping in smaps::read(roots, process.pid)? {
-        if let Some(touched) = pool_touched(&mapping) {
-            usage.pool_accessed_bytes += Bytes(mapping.referenced);
-            usage.pool_touched_bytes += touched;
-        } else if is_memfd(&mapping.vma.path) {
-            usage.local_accessed_bytes += Bytes(mapping.referenced);
-            usage.local_touched_bytes += Bytes(mapping.rss);
-        }
+/// [`Error::Kernel`]: also if another program uses DAMON.
+pub(super) fn end(roots: &Roots, processes: &[Process]) -> Result<(), Error> {
+    let pids: Vec<i32> = processes.iter().map(|process| process.pid).collect();
+    let ended = accesses::reap(roots, &pids)?;
+    if ended > 0 {
+        log::info!("ended the sample of an earlier daemon: {ended} kdamonds");
     }
-    smaps::clear_referenced(roots, process.pid)?;
-    Ok(usage)
+    Ok(())
 }
 
 /// Seconds since 1970, the unit in which balloon statistics are dated.

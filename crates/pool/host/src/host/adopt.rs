@@ -32,6 +32,10 @@ impl Host {
     /// Adopts every guest in the store. A guest whose start was not complete is stopped: its requester has received no
     /// answer.
     fn adopt(&self) -> Result<(), Refused> {
+        let known: Vec<_> = self.table().guests.values().filter_map(|guest| guest.record.process).collect();
+        if let Err(error) = self.driver.end_samples(&known) {
+            log::warn!("a sample of an earlier daemon may still run: {error}");
+        }
         for name in self.names() {
             let mut guest = self.claim(&name, "being adopted")?;
             let found = self.driver.resume(&guest.machine, guest.process).map_err(Refused::because)?;
@@ -50,11 +54,11 @@ impl Host {
                 (_, Some(process)) => {
                     guest.note("was being started or stopped, and is stopped");
                     self.driver.stop(&guest.machine, &process, Duration::ZERO).map_err(Refused::because)?;
-                    defer_end(guest);
+                    self.defer_end(guest);
                 }
                 (_, None) => {
                     guest.note("its process has exited in the meantime");
-                    defer_end(guest);
+                    self.defer_end(guest);
                 }
             }
         }
@@ -74,14 +78,17 @@ impl Host {
             }
         }
     }
-}
 
-/// Marks a guest as ended. Its slices are returned later, when there is a lease under which the manager accepts them.
-fn defer_end(mut guest: Claim<'_>) {
-    guest.state = State::Ended;
-    guest.process = None;
-    // All of its slices are returned then, also those that were being released.
-    guest.assigned = true;
-    guest.mapped.clear();
-    guest.try_save();
+    /// Marks a guest as ended. Its slices are returned later, when there is a lease under which the manager accepts them.
+    fn defer_end(&self, mut guest: Claim<'_>) {
+        if guest.process.is_some() {
+            self.record_life(&guest);
+        }
+        guest.state = State::Ended;
+        guest.process = None;
+        // All of its slices are returned then, also those that were being released.
+        guest.assigned = true;
+        guest.mapped.clear();
+        guest.try_save();
+    }
 }

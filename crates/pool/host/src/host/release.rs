@@ -81,7 +81,7 @@ impl Host {
             log::warn!("guest {}: {error}", guest.request.name);
             None
         });
-        let usage = self.driver.usage(&guest.machine, &process).map_err(Refused::because)?;
+        let usage = self.driver.touched(&guest.machine, &process).map_err(Refused::because)?;
         let free = free_memory::estimate(guest.machine.local_bytes, guest.pool_bytes(), &usage, reported, self.settings.margin);
         guest.free_memory = Some(free);
         let enough = free.is_enough();

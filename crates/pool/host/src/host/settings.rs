@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use units::Bytes;
 
-use crate::{free_memory, monitor};
+use crate::{accesses, free_memory, monitor};
 
 /// Settings of a host.
 #[derive(Clone, Debug, PartialEq)]
@@ -18,6 +18,10 @@ pub struct Settings {
     pub local_min: Bytes,
     /// Sampling period of the monitor.
     pub period: Duration,
+    /// How the monitor sees accesses.
+    pub accesses: accesses::Settings,
+    /// A guest that ran for less is no history of its customer.
+    pub least_life: Duration,
     /// Tolerances of the monitor, and limits of mitigation.
     pub monitor: monitor::Settings,
     /// Least time between two mitigations.

@@ -60,7 +60,7 @@ impl Host {
             (None, _, None) => Ok(Share::local(memory, Why::NoPrediction)),
             (None, None, _) => Ok(Share::local(memory, Why::NoManager)),
             (None, Some(slice), Some(predictor)) => {
-                let decision = predictor.decide(&request.vm);
+                let decision = predictor.decide(&self.with_history(&request.vm));
                 log::info!("guest {}: {decision:?}", request.name);
                 Ok(share::predicted(memory, &decision, slice, local_min))
             }
@@ -102,6 +102,7 @@ impl Host {
         let process = self.driver.start(&guest.machine, locks).map_err(Refused::because)?;
         guest.process = Some(process);
         guest.state = State::Running;
+        guest.started_at = Some(now());
         guest.note(format!("runs as process {}", process.pid));
         guest.try_save();
         Ok(())

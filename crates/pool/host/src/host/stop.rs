@@ -20,6 +20,7 @@ impl Host {
         guest.note("is being stopped");
         guest.try_save();
         if let Some(process) = guest.process {
+            self.sample_touched(&mut guest, &process);
             self.driver.stop(&guest.machine, &process, grace).map_err(Refused::because)?;
         }
         self.ended(guest, None);
@@ -48,6 +49,9 @@ impl Host {
     pub(super) fn ended(&self, mut guest: Claim<'_>, why: Option<&str>) {
         if let Some(why) = why {
             guest.note(why);
+        }
+        if guest.process.is_some() {
+            self.record_life(&guest);
         }
         guest.state = State::Ended;
         guest.process = None;

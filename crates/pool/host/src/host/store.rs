@@ -76,6 +76,11 @@ impl Store {
         Ok(Totals::default())
     }
 
+    /// The directory.
+    pub(super) fn directory(&self) -> &Path {
+        &self.directory
+    }
+
     /// Whether a guest has a file.
     pub(super) fn has(&self, name: &str) -> bool {
         self.path(name).exists()

@@ -5,9 +5,10 @@ use std::ops::{Deref, DerefMut};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use predict::Predictor;
+use predict::{History, Predictor};
 use units::Bytes;
 
+use super::lives::{Life, Lives};
 use super::settings::{Refused, Settings, Totals};
 use super::store::{Loaded, Store};
 use crate::capacity::Capacity;
@@ -31,6 +32,8 @@ pub struct Host {
     pub(super) perf: Option<(Perf, Duration)>,
     pub(super) store: Store,
     pub(super) counts: Counts,
+    /// Guests that have ended.
+    lives: Mutex<Lives>,
     table: Mutex<Table>,
 }
 
@@ -73,7 +76,9 @@ impl Host {
         }
         let guests = records.into_iter().map(|record| (record.request.name.clone(), Guest { record, busy: None })).collect();
         let table = Mutex::new(Table { guests, totals, damaged, pool_error: None });
-        Ok(Self { settings, driver, capacity, predictor, perf: None, store, counts: Counts::default(), table })
+        let history = predictor.as_ref().map_or_else(|| History::new(0, 0), Predictor::new_history);
+        let lives = Mutex::new(Lives::load(store.directory(), settings.least_life, history)?);
+        Ok(Self { settings, driver, capacity, predictor, perf: None, store, counts: Counts::default(), lives, table })
     }
 
     /// Adds sampling of performance counters, for `time` per sample. Guests that access more of the pool than predicted
@@ -86,6 +91,21 @@ impl Host {
 
     pub(super) fn table(&self) -> MutexGuard<'_, Table> {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Adds a guest that ends now to the history and the file of lives.
+    pub(super) fn record_life(&self, record: &Record) {
+        let Some(life) = Life::of(&self.settings.name, record, now()) else { return };
+        if let Err(error) = self.lives.lock().unwrap_or_else(PoisonError::into_inner).add(&life) {
+            log::error!("guest {}: {error}", record.request.name);
+        }
+    }
+
+    /// The request with the history of its customer on this host, unless it has one already.
+    pub(super) fn with_history(&self, request: &predict::Request) -> predict::Request {
+        let recent = |customer| self.lives.lock().unwrap_or_else(PoisonError::into_inner).recent(customer, request.arrival);
+        let history = request.history.clone().or_else(|| request.customer.map(recent));
+        predict::Request { history, ..request.clone() }
     }
 
     /// Claims a guest for an operation.

@@ -12,13 +12,14 @@ use predict::Predictor;
 use units::{Bytes, RatioPpm};
 
 use super::*;
+use crate::accesses::{Choice, Seen, Unseen};
 use crate::capacity::{Capacity, Renewal};
 use crate::driver::{Driver, Error, GuestMemory, Machine, Moved, Offline, Usage};
 use crate::drivers::description::Description;
 use crate::monitor::Verdict;
 use crate::process::Process;
 use crate::vm::{Request, State};
-use crate::{free_memory, monitor};
+use crate::{accesses, free_memory, monitor};
 
 mod counters;
 mod failures;
@@ -39,6 +40,8 @@ struct World {
     /// Whether a move has completed before the daemon could save it.
     moved_unsaved: bool,
     keeps_slices: bool,
+    /// Processes whose samples a start of the daemon ended.
+    ended_samples: Vec<i32>,
     manager_unreachable: bool,
     free: u32,
     /// Slices by guest, as the manager has them.
@@ -92,11 +95,20 @@ impl Driver for Simulated {
         Ok(known.filter(|process| self.is_alive(process)).map(now))
     }
 
+    fn end_samples(&self, processes: &[Process]) -> Result<(), Error> {
+        self.world().ended_samples = processes.iter().map(|process| process.pid).collect();
+        Ok(())
+    }
+
     fn is_alive(&self, process: &Process) -> bool {
         self.world().alive.contains(&process.pid)
     }
 
-    fn usage(&self, _: &Machine, _: &Process) -> Result<Usage, Error> {
+    fn touched(&self, _: &Machine, _: &Process) -> Result<Usage, Error> {
+        Ok(self.world().usage)
+    }
+
+    fn usage(&self, _: &Machine, _: &Process, _: &accesses::Settings) -> Result<Usage, Error> {
         Ok(self.world().usage)
     }
 
@@ -198,6 +210,8 @@ fn settings() -> Settings {
         local: Bytes::mib(2048),
         local_min: Bytes::mib(256),
         period: Duration::from_secs(1800),
+        least_life: Duration::ZERO,
+        accesses: accesses::Settings { instrument: Choice::Auto, window: Duration::from_secs(10) },
         monitor: monitor::Settings { touched: RatioPpm(50_000), accessed: RatioPpm(5_000), budget: RatioPpm(10_000), attempts: 2 },
         cooldown: Duration::from_secs(600),
         mitigation_timeout: Duration::from_secs(60),
@@ -328,6 +342,35 @@ fn a_mispredicted_guest_is_moved_once_and_its_slices_are_returned() {
     host.watch(|| true);
     host.watch(|| true);
     assert_eq!(host.explain("b").unwrap().verdict, Some(Verdict::BudgetSpent));
+}
+
+#[test]
+fn a_guest_whose_accesses_are_not_seen_is_not_judged() {
+    let directory = tempfile::tempdir().unwrap();
+    let (host, simulated) = bench(directory.path());
+    host.start(request("a", 1024, Some(256))).unwrap();
+    simulated.world().usage = Usage { seen: Seen::Not(Unseen::Device), ..touched_and_accessed(256, 0) };
+    host.watch(|| true);
+    host.watch(|| true);
+    let record = host.explain("a").unwrap();
+    assert_eq!((record.verdict, record.samples.count), (Some(Verdict::NotVisible), 0));
+    assert!(events(&host, "a").contains("a passed-through device accesses its memory"), "{}", events(&host, "a"));
+    // Once they are, it is.
+    simulated.world().usage = touched_and_accessed(256, 50);
+    host.watch(|| true);
+    assert!(host.explain("a").unwrap().mitigated, "{}", events(&host, "a"));
+}
+
+#[test]
+fn a_start_ends_the_samples_of_an_earlier_daemon() {
+    let directory = tempfile::tempdir().unwrap();
+    let (host, simulated) = bench(directory.path());
+    host.start(request("a", 1024, Some(256))).unwrap();
+    drop(host);
+    // The process has exited meanwhile; the sample of it may still be there.
+    simulated.world().alive.clear();
+    restarted(&simulated);
+    assert_eq!(simulated.world().ended_samples, [1]);
 }
 
 #[test]

@@ -4,6 +4,7 @@ use predict::Latency;
 use units::Bytes;
 
 use super::table::{Claim, Host, now};
+use crate::accesses::Seen;
 use crate::driver::Usage;
 use crate::events::{Event, label};
 use crate::monitor::{self, Verdict};
@@ -19,15 +20,26 @@ impl Host {
                 return;
             }
             let Ok(mut guest) = self.claim(&name, "being sampled") else { continue };
-            if guest.state == State::Running && !guest.mapped.is_empty() {
-                self.sample(&mut guest);
+            let Some(process) = guest.process.filter(|_| guest.state == State::Running) else { continue };
+            if guest.mapped.is_empty() {
+                self.sample_touched(&mut guest, &process);
+                guest.try_save();
+            } else {
+                self.sample(&mut guest, &process);
             }
         }
     }
 
-    fn sample(&self, guest: &mut Claim<'_>) {
-        let Some(process) = guest.process else { return };
-        let usage = match self.driver.usage(&guest.machine, &process) {
+    /// Updates the most memory that a guest has touched.
+    pub(super) fn sample_touched(&self, guest: &mut Claim<'_>, process: &Process) {
+        match self.driver.touched(&guest.machine, process) {
+            Ok(usage) => guest.add_touched(&usage),
+            Err(error) => log::debug!("guest {}: {error}", guest.request.name),
+        }
+    }
+
+    fn sample(&self, guest: &mut Claim<'_>, process: &Process) {
+        let usage = match self.driver.usage(&guest.machine, process, &self.settings.accesses) {
             Ok(usage) => usage,
             // If the process has exited, the check of guests detects it.
             Err(error) => {
@@ -35,8 +47,10 @@ impl Host {
                 return;
             }
         };
-        let is_first = guest.usage.replace(usage).is_none();
-        if !is_first {
+        guest.add_touched(&usage);
+        let before = guest.usage.replace(usage);
+        let is_first = before.is_none();
+        if !is_first && let Seen::By(_) = usage.seen {
             guest.samples.add(&usage);
         }
         let mut subject = monitor::Guest {
@@ -47,12 +61,13 @@ impl Host {
             failures: guest.mitigation_failures,
         };
         let is_tolerated = is_first || monitor::tolerated(&self.settings.monitor, &subject, &usage).is_some();
-        let by_counters = if is_tolerated { None } else { self.sample_counters(guest, &process) };
+        let by_counters = if is_tolerated { None } else { self.sample_counters(guest, process) };
         subject.insensitive = by_counters.unwrap_or(subject.insensitive);
         // The first sample includes all accesses since the guest's start.
         let verdict = if is_first { Verdict::AsPredicted } else { self.judge(guest, &subject, &usage) };
         self.counts.count(Event::Verdict, label(verdict));
-        if guest.verdict.replace(verdict) != Some(verdict) {
+        let same_seen = before.is_some_and(|before| before.seen == usage.seen);
+        if guest.verdict.replace(verdict) != Some(verdict) || !same_seen {
             // Counters of an earlier sample are no reason for this verdict.
             let score = by_counters.and(guest.counted.as_ref()).and_then(|counted| counted.score);
             guest.note(describe(verdict, &usage, subject.pool_bytes, score));
@@ -136,8 +151,12 @@ impl Host {
 fn describe(verdict: Verdict, usage: &Usage, pool: Bytes, score: Option<f64>) -> String {
     let Usage { pool_touched_bytes, pool_accessed_bytes, local_accessed_bytes, .. } = usage;
     let by = score.map_or_else(String::new, |score| format!("; by its counters, insensitive with probability {score:.2}"));
-    format!(
-        "{verdict:?}: touched {} of {} bytes in the pool, accessed {} there and {} local{by}",
-        pool_touched_bytes.0, pool.0, pool_accessed_bytes.0, local_accessed_bytes.0
-    )
+    let touched = format!("{verdict:?}: touched {} of {} bytes in the pool", pool_touched_bytes.0, pool.0);
+    match usage.seen {
+        Seen::By(instrument) => {
+            let (there, local) = (pool_accessed_bytes.0, local_accessed_bytes.0);
+            format!("{touched}, accessed {there} there and {local} local, as seen by {instrument}{by}")
+        }
+        Seen::Not(why) => format!("{touched}; what it accesses cannot be seen: {why}"),
+    }
 }

@@ -88,6 +88,11 @@ impl Rows {
 
     /// Returns the next row. The inner error is an invalid row; the outer error ends the file.
     pub(super) fn next(&mut self) -> Result<Option<Result<Row, String>>> {
+        Ok(self.next_line()?.map(|line| line.and_then(|()| self.split())))
+    }
+
+    /// Reads the next line. The errors are those of [`Rows::next`].
+    fn next_line(&mut self) -> Result<Option<Result<(), String>>> {
         self.line.clear();
         let read = (&mut self.reader).take(LINE_MAX).read_until(b'\n', &mut self.line);
         let damaged =
@@ -101,7 +106,7 @@ impl Rows {
             self.reader.skip_until(b'\n').map_err(damaged)?;
         }
         self.number += 1;
-        Ok(Some(if longer { Err(format!("the line is longer than {LINE_MAX} bytes")) } else { self.split() }))
+        Ok(Some(if longer { Err(format!("the line is longer than {LINE_MAX} bytes")) } else { Ok(()) }))
     }
 
     /// Splits the line into fields.
@@ -123,6 +128,20 @@ impl Rows {
         }
     }
 
+    /// As [`Rows::each`], with every further line as it is.
+    pub(super) fn each_line(
+        &mut self,
+        sink: &mut Sink<'_>,
+        mut each: impl FnMut(&[u8], &mut Sink<'_>) -> Result<Option<(Vm, i64)>, String>,
+    ) -> Result<()> {
+        while let Some(line) = self.next_line()? {
+            sink.row(self.read.get(), self.bytes);
+            let found = line.and_then(|()| each(&self.line, sink));
+            self.add(sink, found)?;
+        }
+        Ok(())
+    }
+
     /// Calls `each` for every further row, and adds the VM that it returns, with the last second for which the source has data
     /// about it. Its error is an invalid row.
     pub(super) fn each(
@@ -132,12 +151,19 @@ impl Rows {
     ) -> Result<()> {
         while let Some(row) = self.next()? {
             sink.row(self.read.get(), self.bytes);
-            let place = || format!("{} line {}", self.path.display(), self.number);
-            match row.and_then(|row| each(&row, sink)) {
-                Ok(Some((vm, last_seen))) => sink.vm(&place, vm, last_seen)?,
-                Ok(None) => {}
-                Err(problem) => sink.bad(&format!("{}: {problem}", place())),
-            }
+            let found = row.and_then(|row| each(&row, sink));
+            self.add(sink, found)?;
+        }
+        Ok(())
+    }
+
+    /// Adds what the current row or line has.
+    fn add(&self, sink: &mut Sink<'_>, found: Result<Option<(Vm, i64)>, String>) -> Result<()> {
+        let place = || format!("{} line {}", self.path.display(), self.number);
+        match found {
+            Ok(Some((vm, last_seen))) => sink.vm(&place, vm, last_seen)?,
+            Ok(None) => {}
+            Err(problem) => sink.bad(&format!("{}: {problem}", place())),
         }
         Ok(())
     }

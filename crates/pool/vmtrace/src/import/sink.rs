@@ -15,7 +15,7 @@ use crate::vm::Vm;
 pub(super) const FORMATS: &str = "\
 supported are: Azure V1 and V2 `vmtable` (CSV of 11 columns without a header), Azure V1 by flavours (CSV with the header \
 arrival_s,batch,flavor,cores,memory_gb,...), AzureTracesForPacking2020 (SQLite), GWA-T-12 Bitbrains (semicolons, one VM per \
-file; a Parquet file of vm, ts, ...; or a summary with the header vm,n,t0,t1,...); each also as .gz";
+file; a Parquet file of vm, ts, ...; or a summary with the header vm,n,t0,t1,...), lives.jsonl of pool hosts; each also as .gz";
 
 /// Invalid rows that are reported in full.
 pub(super) const BAD_ROWS_REPORTED: usize = 10;
@@ -105,6 +105,16 @@ impl Sink<'_> {
     /// Returns the index of a type.
     pub(super) fn vm_type(&mut self, name: &str) -> Option<u16> {
         number_of(&mut self.names.vm_types, name)
+    }
+
+    /// Returns the index of a guest operating system.
+    pub(super) fn guest_os(&mut self, name: &str) -> Option<u16> {
+        number_of(&mut self.names.guest_os, name)
+    }
+
+    /// Returns the index of a region.
+    pub(super) fn location(&mut self, name: &str) -> Option<u16> {
+        number_of(&mut self.names.locations, name)
     }
 
     /// Returns the number of a customer.

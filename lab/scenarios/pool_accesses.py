@@ -1,0 +1,83 @@
+"""What each instrument of a pool host's monitor sees of a process's accesses (`thermocline pool accesses`).
+
+A process has memory in use and memory at rest, and maps a file of which another process accesses a half through a
+mapping of its own. That stands for the accesses of a KVM guest, which are made through page tables of their own as
+well: accessed bits of the first process do not show them, and idle page tracking, which asks every page table and the
+MMU notifiers, does. A KVM guest is not to be had here.
+"""
+
+import json
+from typing import Any
+
+from thermolab.guest import Guest
+from thermolab.lab import Lab
+from thermolab.qemu import MIB
+from thermolab.truth import Region, Workload, tick
+
+KERNELS = ("6.12-idle", "6.12")
+
+REGION_MIB = 32
+WINDOW_SECONDS = 5
+HOT = {"period_ms": 200}
+COLD = {"never": True}
+REGIONS = (
+    Region("own_hot", REGION_MIB, HOT, "memfd"),
+    Region("own_cold", REGION_MIB, COLD, "memfd"),
+    Region("other_hot", REGION_MIB, HOT, "shared"),
+    Region("other_cold", REGION_MIB, COLD, "shared"),
+)
+SEEN_MIN, UNSEEN_MAX = 0.95, 0.02
+NOT_VISIBLE = 3
+"""Exit status where no instrument sees the accesses."""
+
+
+def run(lab: Lab) -> dict[str, Any]:
+    """Asks each instrument about both processes."""
+    instruments = ["accessed_bits", "damon", *(["page_idle"] if lab.kernel.name == "6.12-idle" else [])]
+    with lab.guest() as guest:
+        tick(guest)
+        job = Workload(guest, REGIONS)
+        layout = json.loads(guest.read(job.layout))
+        other = next(region["toucher_pid"] for region in layout["regions"] if region["name"] == "other_hot")
+        figures: dict[str, Any] = {
+            instrument: {"own": _shares(guest, layout, job.pid, instrument), "other": _shares(guest, layout, other, instrument)}
+            for instrument in instruments
+        }
+        absent = _asked(guest, job.pid, "page_idle") if "page_idle" not in instruments else None
+        automatic = _asked(guest, job.pid, "auto")["seen"]
+        left = guest.number("/sys/kernel/mm/damon/admin/kdamonds/nr_kdamonds")
+    for instrument, seen in figures.items():
+        lab.say(f"{instrument}: {seen}")
+        own, there = seen["own"], seen["other"]
+        lab.at_least(f"{instrument}.own.own_hot", own["own_hot"], SEEN_MIN)
+        lab.at_least(f"{instrument}.other.other_hot", there["other_hot"], SEEN_MIN)
+        for name in ("own_cold", "other_cold"):
+            lab.at_most(f"{instrument}.own.{name}", own[name], UNSEEN_MAX)
+    lab.at_most("accessed_bits.own.other_hot", figures["accessed_bits"]["own"]["other_hot"], UNSEEN_MAX)
+    if "page_idle" in figures:
+        lab.at_least("page_idle.own.other_hot", figures["page_idle"]["own"]["other_hot"], SEEN_MIN)
+    if absent is not None:
+        lab.holds("absent", absent["seen"] == {"not": "no_page_idle"}, f"without idle page tracking: {absent['seen']}")
+    lab.holds("auto", automatic == {"by": "accessed_bits"}, f"a process without KVM is seen by {automatic}")
+    lab.at_most("kdamonds left", left, 0)
+    return figures
+
+
+def _asked(guest: Guest, pid: int, instrument: str) -> dict[str, Any]:
+    argv = ["thermocline", "--format", "json", "pool", "accesses", str(pid), "--instrument", instrument]
+    done = guest.run([*argv, "--for", f"{WINDOW_SECONDS}s"], timeout_s=120, check=False)
+    report: dict[str, Any] = json.loads(done.stdout)
+    seen = "by" in report["seen"]
+    if done.status != (0 if seen else NOT_VISIBLE):
+        raise AssertionError(f"status {done.status}: {done.stdout} {done.stderr}")
+    return report
+
+
+def _shares(guest: Guest, layout: dict[str, Any], pid: int, instrument: str) -> dict[str, float]:
+    """The share of each region of which `instrument` sees an access; only of regions that the process maps."""
+    mappings = {mapping["start"]: mapping for mapping in _asked(guest, pid, instrument)["mappings"]}
+    found = {}
+    for region in layout["regions"]:
+        if (mapping := mappings.get(region["start"])) is not None:
+            found[region["name"]] = mapping["accessed_bytes"] / (REGION_MIB * MIB)
+    return found
