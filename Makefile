@@ -12,6 +12,7 @@ SCENARIO ?=
 KERNEL ?=
 TRACE ?=
 SIMULATE ?=
+ALL ?=
 BASE ?=
 PAIRS ?=
 TARGET ?=
@@ -226,6 +227,11 @@ JOB_DAYS ?= 20000
 simulate-objective: toolchain ## periods over the objective from a job's first minute on: JOB_DAYS= of generated jobs, the golden journal, TRACE=FILE; target/simulate/objective.json
 	cargo run --release --locked -p thermocline-bench -- --objective $(JOB_DAYS) $(if $(TRACE),--trace $(TRACE)) \
 		--journal crates/node/agent/tests/journal-6.12-idle.jsonl --out target/simulate/objective.json
+
+.PHONY: reproduce
+reproduce: toolchain venv ## figures of the papers, measured here, each with a verdict: an hour, or ALL=1 for hours; target/reproduce/report.md
+	cargo build --release --locked -p thermocline
+	$(BUILT)/release/thermocline reproduce $(if $(ALL),,--quick)
 
 .PHONY: reproduce-tuner
 reproduce-tuner: toolchain venv-tune ## hand-tuned against autotuned on generated fleets; figures in target/reproduce/tuner.json

@@ -147,6 +147,7 @@ BRIEFLY = {
     ("observe",): ["--for", "1s"],
     ("arena",): ["--workload", "drift", "--law", "script"],
     ("rollout", "rehearse"): ["--machines", "20"],
+    ("reproduce",): ["--list"],
     # Beyond loopback it needs a token.
     ("console",): ["--listen", "0.0.0.0:9181"],
 }
@@ -200,6 +201,7 @@ def test_nothing_found(arguments: str, tmp_path: Path) -> None:
 PRINTING = [
     *("--help", "config show", "config example", "doctor", "model --generate 12", "completions bash"),
     "arena --workload drift --law script",
+    "reproduce --list",
 ]
 
 

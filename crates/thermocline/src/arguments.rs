@@ -26,6 +26,7 @@ use crate::machine::top::Top;
 use crate::machine::trial::Trial;
 use crate::options::{Configuration, Format};
 use crate::pool::arguments::PoolCommand;
+use crate::reproduce::Reproduce;
 
 /// Far memory for Linux: finds memory that jobs do not use, moves it to cheaper memory, and keeps every job within its slowdown budget.
 #[derive(Debug, Parser)]
@@ -91,6 +92,8 @@ pub(crate) enum Command {
     /// Memory that machines share: VM traces, savings of a pool, the pool manager and its hosts
     #[command(subcommand)]
     Pool(PoolCommand),
+    /// Measure figures of the papers that this program follows, and say which are reproduced
+    Reproduce(Reproduce),
     /// Check or show the configuration
     #[command(subcommand)]
     Config(ConfigCommand),

@@ -16,8 +16,10 @@ pub(crate) fn not_the_command() -> ExitCode {
 pub(crate) fn described(words: &[&str]) -> String {
     let negative = match words {
         ["doctor"] => "3  the machine cannot offload memory in its present state",
+        ["pool", "accesses"] => "3  the accesses of the process cannot be seen\n  130  interrupted",
         ["pool", "doctor"] => "3  the machine has no memory for a pool",
         ["rollout", "rehearse"] => "3  the bundle did not reach the whole fleet",
+        ["reproduce"] => "3  a figure was not reproduced",
         ["replay"] => "3  decisions differ from the recorded ones, or there are none",
         ["run"] => {
             return "Exit status: that of the command, or\n  2    wrong arguments\n  125  thermocline failed\n  126  the command cannot be executed\n  \

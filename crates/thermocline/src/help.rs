@@ -30,15 +30,15 @@ const GROUPS: [(&str, &[&str]); 5] = [
             "replay",
         ],
     ),
-    ("What if", &["plan", "rates", "model", "arena"]),
+    ("What if", &["plan", "rates", "model", "arena", "reproduce"]),
     ("Fleet", &["trace", "experiment", "rollout", "console"]),
     ("Pool", &["pool"]),
     ("Configuration and documentation", &["config", "completions", "man"]),
 ];
 
 /// Commands that no configuration of the agent affects, with all below them.
-const WITHOUT_CONFIGURATION: [&[&str]; 7] =
-    [&["completions"], &["man"], &["import"], &["arena"], &["pool"], &["rollout", "keygen"], &["rollout", "plan"]];
+const WITHOUT_CONFIGURATION: [&[&str]; 8] =
+    [&["completions"], &["man"], &["import"], &["arena"], &["reproduce"], &["pool"], &["rollout", "keygen"], &["rollout", "plan"]];
 
 /// An example of each command.
 const EXAMPLES: &[&str] = &[
@@ -62,6 +62,8 @@ const EXAMPLES: &[&str] = &[
     "thermocline arena",
     "thermocline arena --workload zipf --law auto --law script",
     "thermocline arena --trace sessions.access",
+    "thermocline reproduce --list",
+    "thermocline reproduce --quick",
     "thermocline trace list /srv/traces",
     "thermocline trace show /srv/traces",
     "thermocline trace validate s3://bucket/prefix",
@@ -97,6 +99,7 @@ const EXAMPLES: &[&str] = &[
     "thermocline rollout resume --keys keys",
     "thermocline rollout rollback --keys keys --why 'latency of the shop'",
     "thermocline pool doctor",
+    "thermocline pool accesses 4711",
     "thermocline pool import vmtable.csv.gz --out vms.parquet",
     "thermocline pool generate --vms 100000 --out vms.parquet",
     "thermocline pool show vms.parquet",

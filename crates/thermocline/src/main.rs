@@ -17,6 +17,7 @@ mod options;
 mod output;
 mod pool;
 mod progress;
+mod reproduce;
 mod signals;
 mod table;
 mod values;
@@ -75,6 +76,7 @@ fn dispatch(arguments: Arguments) -> Result<ExitCode> {
         Command::Console(arguments) => console::console(configuration.load()?, format, &arguments)?,
         Command::Experiment(experiment) => experiment::experiment(&configuration.load()?, format, &experiment)?,
         Command::Rollout(command) => return rollout::run(&configuration.load()?, format, &command),
+        Command::Reproduce(arguments) => return reproduce::reproduce(format, &arguments),
         Command::Pool(command) => return pool::run(format, &command),
         Command::Config(command) => return configuration::run(configuration, format, &command),
         Command::Completions { shell } => {
