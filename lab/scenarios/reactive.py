@@ -36,7 +36,8 @@ HIGH_MIB = 260
 _SWAP = SwapDisk(512 * MIB)
 _FREE = "/run/free"
 _RULE = node.Job("/batch/*")
-_SETTINGS: node.Settings = {"cold_age.warmup": "8s"}
+# The default sample is as large as this machine.
+_SETTINGS: node.Settings = {"cold_age.warmup": "8s", "agent.sample_points": 2048}
 
 SAMPLE = "while :; do grep MemFree /proc/meminfo >>$0; sleep 1; done"
 

@@ -198,9 +198,12 @@ fn sample(job: &mut Job, context: &mut Context, now_ms: Millis) -> Option<Sample
     job.tiering.sampled_at_ms = Some(now_ms);
     job.tiering.measured = Some(measured);
     context.tiers.decompressed_in(u32::try_from(shrunk.decompress_us).unwrap_or(u32::MAX));
-    let of = |family| measured.of(family).ratio;
+    let of = |family| {
+        let tried = measured.of(family);
+        format!("{} in {} us", tried.ratio, tried.compress_us)
+    };
     let (pages, lzo, lz4, zstd) = (measured.sample.pages, of(Family::Lzo), of(Family::Lz4), of(Family::Zstd));
-    log::info!("{}: {pages} cold pages shrink to {lzo} by lzo, {lz4} by lz4, {zstd} by zstd", job.path());
+    log::info!("{}: {pages} cold pages shrink to {lzo} each by lzo, {lz4} by lz4, {zstd} by zstd", job.path());
     Some(Sampled { sample: measured.sample, ratio: shrunk.ratio })
 }
 
