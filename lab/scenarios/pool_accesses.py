@@ -3,7 +3,7 @@
 A process has memory in use and memory at rest, and maps a file of which another process accesses a half through a
 mapping of its own. That stands for the accesses of a KVM guest, which are made through page tables of their own as
 well: accessed bits of the first process do not show them, and idle page tracking, which asks every page table and the
-MMU notifiers, does. A KVM guest is not to be had here.
+MMU notifiers, does. No KVM is available here.
 """
 
 import json
@@ -39,8 +39,9 @@ def run(lab: Lab) -> dict[str, Any]:
         job = Workload(guest, REGIONS)
         layout = json.loads(guest.read(job.layout))
         other = next(region["toucher_pid"] for region in layout["regions"] if region["name"] == "other_hot")
+        processes = {"own": job.pid, "other": other}
         figures: dict[str, Any] = {
-            instrument: {"own": _shares(guest, layout, job.pid, instrument), "other": _shares(guest, layout, other, instrument)}
+            instrument: {whose: _shares(guest, layout, pid, instrument) for whose, pid in processes.items()}
             for instrument in instruments
         }
         absent = _asked(guest, job.pid, "page_idle") if "page_idle" not in instruments else None

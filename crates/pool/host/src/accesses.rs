@@ -190,7 +190,7 @@ fn instrument(choice: Choice, facts: Facts) -> Seen {
 ///
 /// # Errors
 /// [`Error::Gone`]; [`Error::Io`].
-pub fn look(
+pub fn sample(
     roots: &Roots,
     pid: i32,
     mappings: &[Mapping],
@@ -209,11 +209,11 @@ pub fn look(
             let exact = |mapping: &Mapping| Accessed { estimated: Bytes(mapping.referenced), at_least: Bytes(mapping.referenced) };
             Ok((seen, mappings.iter().map(exact).collect()))
         }
-        Instrument::PageIdle => match idle::look(roots, pid, mappings, || wait(settings.window))? {
+        Instrument::PageIdle => match idle::sample(roots, pid, mappings, || wait(settings.window))? {
             Some(accessed) => Ok((seen, accessed)),
             None => not(Unseen::NotTracked),
         },
-        Instrument::Damon => match watched::look(roots, pid, mappings, settings.window, wait) {
+        Instrument::Damon => match watched::sample(roots, pid, mappings, settings.window, wait) {
             Ok(accessed) => Ok((seen, accessed)),
             Err(Error::Busy { what, .. }) => {
                 log::debug!("process {pid}: {what}");
@@ -270,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn devices_are_told_from_the_files_of_their_setup() {
+    fn devices_are_distinguished_from_the_files_of_their_setup() {
         for (file, expected) in [
             ("/dev/vfio/12", true),
             ("/dev/vfio/devices/vfio0", true),

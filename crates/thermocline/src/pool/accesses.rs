@@ -87,7 +87,7 @@ pub(super) fn accesses(format: Format, arguments: &Accesses) -> Result<ExitCode>
         wait(window);
         mappings = large(&roots, arguments)?;
     }
-    let (seen, accessed) = accesses::look(&roots, pid, &mappings, &Settings { instrument: choice, window }, wait)?;
+    let (seen, accessed) = accesses::sample(&roots, pid, &mappings, &Settings { instrument: choice, window }, wait)?;
     if !complete {
         return Ok(ExitCode::from(INTERRUPTED));
     }

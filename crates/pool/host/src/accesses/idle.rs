@@ -36,7 +36,7 @@ struct Frames {
 ///
 /// # Errors
 /// [`kernel::Error::Unsupported`]; [`kernel::Error::Gone`]; [`kernel::Error::Io`].
-pub(super) fn look(roots: &Roots, pid: i32, mappings: &[Mapping], wait: impl FnOnce()) -> Result<Option<Vec<Accessed>>> {
+pub(super) fn sample(roots: &Roots, pid: i32, mappings: &[Mapping], wait: impl FnOnce()) -> Result<Option<Vec<Accessed>>> {
     let frames = Frames { bitmap: IdleBitmap::open(roots)?, flags: KPageFlags::open(roots)? };
     let pagemap = Pagemap::open(roots, pid)?;
     let mut random = Rng::with_seed(super::seed());
@@ -141,7 +141,7 @@ mod tests {
         let (directory, roots, mapping) = machine(KPF_LRU);
         let page = page_size().bytes();
         for pages in [0, 64, PAGES] {
-            let accessed = look(&roots, 7, std::slice::from_ref(&mapping), || access(directory.path(), pages)).unwrap().unwrap();
+            let accessed = sample(&roots, 7, std::slice::from_ref(&mapping), || access(directory.path(), pages)).unwrap().unwrap();
             assert_eq!(accessed[0].estimated.0, pages * page, "{pages} pages");
         }
     }
@@ -149,7 +149,7 @@ mod tests {
     #[test]
     fn pages_on_no_list_are_not_innocent() {
         let (_directory, roots, mapping) = machine(0);
-        assert_eq!(look(&roots, 7, &[mapping], || panic!("there is nothing to wait for")).unwrap(), None);
+        assert_eq!(sample(&roots, 7, &[mapping], || panic!("there is nothing to wait for")).unwrap(), None);
     }
 
     #[test]

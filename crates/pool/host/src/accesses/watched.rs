@@ -23,7 +23,13 @@ const INTERVAL_MAX: Duration = Duration::from_secs(5);
 ///
 /// # Errors
 /// [`Error::Busy`] if DAMON is used by another program; [`Error::Unsupported`]; [`Error::Gone`]; [`Error::Io`].
-pub(super) fn look(roots: &Roots, pid: i32, mappings: &[Mapping], window: Duration, wait: impl FnOnce(Duration)) -> Result<Vec<Accessed>> {
+pub(super) fn sample(
+    roots: &Roots,
+    pid: i32,
+    mappings: &[Mapping],
+    window: Duration,
+    wait: impl FnOnce(Duration),
+) -> Result<Vec<Accessed>> {
     let damon = Damon::probe(roots)?;
     let pagemap = Pagemap::open(roots, pid)?;
     let mut random = Rng::with_seed(super::seed());

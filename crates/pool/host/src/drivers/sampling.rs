@@ -60,7 +60,7 @@ impl Memory {
     /// # Errors
     /// As [`Memory::read`].
     pub(super) fn usage(&self, roots: &Roots, process: &Process, how: &accesses::Settings) -> Result<Usage, Error> {
-        let (seen, accessed) = accesses::look(roots, process.pid, &self.mappings, how, std::thread::sleep)?;
+        let (seen, accessed) = accesses::sample(roots, process.pid, &self.mappings, how, std::thread::sleep)?;
         let mut usage = Usage { seen, ..self.touched };
         for (place, accessed) in self.places.iter().zip(accessed) {
             match place {
