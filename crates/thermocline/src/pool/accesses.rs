@@ -54,8 +54,9 @@ struct Line {
     bytes: Bytes,
     path: String,
     rss_bytes: Bytes,
-    accessed_bytes: Bytes,
-    accessed_at_least_bytes: Bytes,
+    /// `None` if it was not seen, as of the next one.
+    accessed_bytes: Option<Bytes>,
+    accessed_at_least_bytes: Option<Bytes>,
 }
 
 #[derive(Debug, Serialize)]
@@ -91,10 +92,12 @@ pub(super) fn accesses(format: Format, arguments: &Accesses) -> Result<ExitCode>
     if !complete {
         return Ok(ExitCode::from(INTERRUPTED));
     }
-    let mappings = mappings.into_iter().zip(accessed).map(line).collect();
+    let is_seen = matches!(seen, Seen::By(_));
+    let mappings =
+        mappings.into_iter().zip(accessed).map(|(mapping, accessed)| line(mapping, Some(accessed).filter(|_| is_seen))).collect();
     let report = Report { pid, seen, window_seconds: window.as_secs_f64(), mappings };
     print(format, &report, || text(&report))?;
-    Ok(if let Seen::By(_) = seen { ExitCode::SUCCESS } else { exits::negative() })
+    Ok(if is_seen { ExitCode::SUCCESS } else { exits::negative() })
 }
 
 /// The mappings that are reported.
@@ -104,14 +107,14 @@ fn large(roots: &Roots, arguments: &Accesses) -> Result<Vec<smaps::Mapping>> {
     Ok(mappings)
 }
 
-fn line((mapping, accessed): (smaps::Mapping, Accessed)) -> Line {
+fn line(mapping: smaps::Mapping, accessed: Option<Accessed>) -> Line {
     Line {
         start: mapping.vma.start,
         bytes: Bytes(mapping.vma.len()),
         path: mapping.vma.path,
         rss_bytes: Bytes(mapping.rss),
-        accessed_bytes: accessed.estimated,
-        accessed_at_least_bytes: accessed.at_least,
+        accessed_bytes: accessed.map(|accessed| accessed.estimated),
+        accessed_at_least_bytes: accessed.map(|accessed| accessed.at_least),
     }
 }
 
@@ -125,7 +128,9 @@ fn text(report: &Report) -> String {
     let mut table = Table::new(&["address", "size", "resident", "accessed", "at least", "<of"]);
     for line in &report.mappings {
         let address = format!("{:x}", line.start);
-        table.row(&[&address, &line.bytes, &line.rss_bytes, &line.accessed_bytes, &line.accessed_at_least_bytes, &line.path]);
+        let shown = |bytes: Option<Bytes>| bytes.map_or_else(|| "-".to_owned(), |bytes| bytes.to_string());
+        let (accessed, least) = (shown(line.accessed_bytes), shown(line.accessed_at_least_bytes));
+        table.row(&[&address, &line.bytes, &line.rss_bytes, &accessed, &least, &line.path]);
     }
     text + &table.to_string()
 }

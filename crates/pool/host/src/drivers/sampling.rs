@@ -75,7 +75,7 @@ impl Memory {
 /// Ends what a killed daemon has left of a sample of one of these processes.
 ///
 /// # Errors
-/// [`Error::Kernel`]: also if another program uses DAMON.
+/// [`Error::Kernel`]: DAMON's files cannot be read or written.
 pub(super) fn end(roots: &Roots, processes: &[Process]) -> Result<(), Error> {
     let pids: Vec<i32> = processes.iter().map(|process| process.pid).collect();
     let ended = accesses::reap(roots, &pids)?;
