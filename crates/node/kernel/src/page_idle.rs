@@ -180,6 +180,27 @@ per_page_file! {
     KPageCount, "kpagecount", "boot a kernel with CONFIG_PROC_PAGE_MONITOR=y"
 }
 
+/// Page frames of the largest compound page on an LRU list: a transparent huge page of 2 MiB.
+const COMPOUND_MAX: usize = 512;
+
+impl KPageFlags {
+    /// Returns the page frame whose idle bit covers the frame `pfn`, which has these flags: the first of its compound page. `None` if
+    /// it is on no LRU list, and so has no bit (`page_idle_get_folio()` in `mm/page_idle.c`).
+    ///
+    /// # Errors
+    /// [`Error::Io`].
+    pub fn idle_head(&self, pfn: u64, flags: u64) -> Result<Option<u64>> {
+        if flags & KPF_COMPOUND_TAIL == 0 {
+            return Ok((flags & KPF_LRU != 0).then_some(pfn));
+        }
+        let mut words = [0; COMPOUND_MAX];
+        let first = pfn - pfn % COMPOUND_MAX as u64;
+        let count = self.read_chunk(first, &mut words)?.min(usize::try_from(pfn - first).unwrap_or(0));
+        let head = words[..count].iter().rposition(|flags| flags & KPF_COMPOUND_TAIL == 0);
+        Ok(head.filter(|&head| words[head] & KPF_LRU != 0).map(|head| first + head as u64))
+    }
+}
+
 /// The first page frame number after the end of memory (`/proc/zoneinfo`).
 ///
 /// # Errors
@@ -226,6 +247,21 @@ mod tests {
         assert_eq!(KPageCount::open(&roots).unwrap().read_chunk(7, &mut word).unwrap(), 1);
         assert_eq!(word, [7]);
         assert_eq!(idle.read_chunk(63, &mut word).unwrap_err().errno(), Some(libc::EINVAL));
+    }
+
+    #[test]
+    fn parts_of_a_compound_page_have_the_bit_of_its_first() {
+        let (keep, roots) = machine(0);
+        let flags = |pfn| if pfn == 512 { KPF_LRU | KPF_COMPOUND_HEAD } else { KPF_COMPOUND_TAIL };
+        let bytes: Vec<u8> = (0..1_024).map(flags).flat_map(u64::to_ne_bytes).collect();
+        std::fs::write(keep.path().join("proc/kpageflags"), bytes).unwrap();
+        let frames = KPageFlags::open(&roots).unwrap();
+        let check = |pfn, flags, expected| assert_eq!(frames.idle_head(pfn, flags).unwrap(), expected, "{pfn}");
+        check(512, flags(512), Some(512));
+        check(700, flags(700), Some(512));
+        check(100, flags(100), None);
+        check(7, KPF_LRU, Some(7));
+        check(7, 0, None);
     }
 
     #[test]

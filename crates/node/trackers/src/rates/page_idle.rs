@@ -11,7 +11,7 @@
 
 use std::time::{Duration, Instant};
 
-use kernel::page_idle::{IdleBitmap, KPF_COMPOUND_TAIL, KPF_LRU, KPageFlags, PFNS_PER_WORD};
+use kernel::page_idle::{IdleBitmap, KPageFlags, PFNS_PER_WORD};
 use kernel::pagemap::Entry;
 use kernel::{Result, Roots};
 use policy::slowdown::rate::BitSamples;
@@ -22,9 +22,6 @@ use super::translate;
 
 /// Upper limit of the points of a watch: 3 MiB of addresses and counters, and about a second in the kernel to set all bits.
 const POINTS_MAX: usize = 1 << 17;
-
-/// Frames of the largest compound page on an LRU list: a transparent huge page of 2 MiB.
-const COMPOUND_MAX: usize = 512;
 
 /// The tracker that sees every access.
 #[derive(Debug)]
@@ -75,23 +72,11 @@ impl PageIdle {
             let index = |frame: u64| usize::try_from(frame - near[0]).unwrap_or(0);
             self.flags.read_chunk(near[0], &mut flags[..=index(near[near.len() - 1])])?;
             for &frame in near {
-                heads.push(self.head(frame, flags[index(frame)])?);
+                heads.push(self.flags.idle_head(frame, flags[index(frame)])?);
             }
         }
         let head = |frame: Option<u64>| frame.and_then(|frame| heads[frames.binary_search(&frame).ok()?]);
         Ok(own.into_iter().map(head).collect())
-    }
-
-    /// Returns the frame whose idle bit covers this frame, which has these flags.
-    fn head(&self, frame: u64, own: u64) -> Result<Option<u64>> {
-        if own & KPF_COMPOUND_TAIL == 0 {
-            return Ok((own & KPF_LRU != 0).then_some(frame));
-        }
-        let mut flags = [0; COMPOUND_MAX];
-        let first = frame - frame % COMPOUND_MAX as u64;
-        let count = self.flags.read_chunk(first, &mut flags)?.min(usize::try_from(frame - first).unwrap_or(0));
-        let head = flags[..count].iter().rposition(|flags| flags & KPF_COMPOUND_TAIL == 0);
-        Ok(head.filter(|&head| flags[head] & KPF_LRU != 0).map(|head| first + head as u64))
     }
 }
 
@@ -203,7 +188,7 @@ impl RateTracker for PageIdle {
 
 #[cfg(test)]
 mod tests {
-    use kernel::page_idle::KPF_COMPOUND_HEAD;
+    use kernel::page_idle::{KPF_COMPOUND_HEAD, KPF_COMPOUND_TAIL, KPF_LRU};
 
     use super::*;
 

@@ -1,7 +1,7 @@
 //! Accesses by idle page tracking: sampled pages are marked idle, and those that are not idle later were accessed.
 
 use fastrand::Rng;
-use kernel::page_idle::{IdleBitmap, KPF_COMPOUND_HEAD, KPF_COMPOUND_TAIL, KPF_LRU, KPageFlags, PFNS_PER_WORD};
+use kernel::page_idle::{IdleBitmap, KPageFlags, PFNS_PER_WORD};
 use kernel::pagemap::{Entry, Pagemap};
 use kernel::smaps::Mapping;
 use kernel::{Result, Roots};
@@ -14,9 +14,6 @@ const WATCHED_MAX: usize = 8_192;
 
 /// So few pages may by chance all be without an idle bit: those in the lists of a CPU that are not yet on an LRU list.
 const FEW: usize = 64;
-
-/// Pages of the largest compound page on an LRU list: 2 MiB.
-const COMPOUND_MAX: u64 = 512;
 
 /// A page that is watched.
 struct Watched {
@@ -63,21 +60,13 @@ pub(super) fn sample(roots: &Roots, pid: i32, mappings: &[Mapping], wait: impl F
 }
 
 impl Frames {
-    /// The frame whose idle bit stands for this one: the first of its compound page. `None` if it is not on an LRU list, and so has
-    /// no idle bit (`page_idle_get_folio()` in `mm/page_idle.c`).
+    /// The frame whose idle bit stands for this one; `None` if it has none.
     fn tracked(&self, pfn: u64) -> Result<Option<u64>> {
         let mut flags = [0];
         if self.flags.read_chunk(pfn, &mut flags)? == 0 {
             return Ok(None);
         }
-        if flags[0] & KPF_COMPOUND_TAIL == 0 {
-            return Ok((flags[0] & KPF_LRU != 0).then_some(pfn));
-        }
-        let first = pfn - pfn % COMPOUND_MAX;
-        let mut words = vec![0; usize::try_from(pfn - first).unwrap_or(0)];
-        let count = self.flags.read_chunk(first, &mut words)?;
-        let head = words[..count].iter().rposition(|flags| flags & KPF_COMPOUND_HEAD != 0);
-        Ok(head.filter(|&head| words[head] & KPF_LRU != 0).map(|head| first + head as u64))
+        self.flags.idle_head(pfn, flags[0])
     }
 
     fn accessed(&self, pagemap: &Pagemap, sample: &Sample, watched: &[Watched]) -> Result<Accessed> {
@@ -104,6 +93,7 @@ mod tests {
     use std::fs;
     use std::path::Path;
 
+    use kernel::page_idle::KPF_LRU;
     use kernel::page_size;
 
     use super::*;
@@ -150,22 +140,5 @@ mod tests {
     fn pages_on_no_list_are_not_innocent() {
         let (_directory, roots, mapping) = machine(0);
         assert_eq!(sample(&roots, 7, &[mapping], || panic!("there is nothing to wait for")).unwrap(), None);
-    }
-
-    #[test]
-    fn parts_of_a_compound_page_have_the_bit_of_its_first() {
-        let directory = tempfile::tempdir().unwrap();
-        let flags: Vec<u64> = (0..1_024).map(|pfn| if pfn == 512 { KPF_LRU | KPF_COMPOUND_HEAD } else { KPF_COMPOUND_TAIL }).collect();
-        for (path, words) in [("sys/kernel/mm/page_idle/bitmap", vec![0_u64; 16]), ("proc/kpageflags", flags)] {
-            let path = directory.path().join(path);
-            fs::create_dir_all(path.parent().unwrap()).unwrap();
-            fs::write(path, words.into_iter().flat_map(u64::to_ne_bytes).collect::<Vec<_>>()).unwrap();
-        }
-        let roots = Roots::under(directory.path());
-        let frames = Frames { bitmap: IdleBitmap::open(&roots).unwrap(), flags: KPageFlags::open(&roots).unwrap() };
-        assert_eq!(frames.tracked(512).unwrap(), Some(512));
-        assert_eq!(frames.tracked(700).unwrap(), Some(512));
-        assert_eq!(frames.tracked(100).unwrap(), None, "its first page is missing");
-        assert_eq!(frames.tracked(5_000).unwrap(), None, "past the end of memory");
     }
 }
