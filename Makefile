@@ -229,7 +229,7 @@ simulate-objective: toolchain ## periods over the objective from a job's first m
 		--journal crates/node/agent/tests/journal-6.12-idle.jsonl --out target/simulate/objective.json
 
 .PHONY: reproduce
-reproduce: toolchain venv ## figures of the papers, measured here, each with a verdict: an hour, or ALL=1 for hours; target/reproduce/report.md
+reproduce: toolchain venv ## figures of the papers, measured here, each with a verdict: under an hour, or ALL=1 for hours; target/reproduce/report.md
 	cargo build --release --locked -p thermocline
 	$(BUILT)/release/thermocline reproduce $(if $(ALL),,--quick)
 

@@ -34,7 +34,7 @@ _LOW_ONLY = ("agent_low_only", "agent_low_only_without_mglru")
 _JOB = "/outer.slice/inner.slice/server"
 _SIBLING_LOW_MIB = 16
 _UNIT_MIN_MIB = 64
-"""`MemoryMin=` of the agent's unit and of its slice: without it the agent itself is swapped out, and comes late."""
+"""`MemoryMin=` of the agent's unit and of its slice: without it the agent itself may be swapped out."""
 _SETTINGS: node.Settings = {
     # Only protection is tested: nothing is offloaded.
     "cold_age.warmup": "1h",

@@ -42,7 +42,7 @@ POOL_PERCENT = 50
 _SWAP = SwapDisk(512 * MIB)
 _FREE = "/run/free"
 _RULE = node.Job("/batch/*")
-# The default sample is as large as this machine.
+# Only where ages are sampled, on other kernels: the default sample is as large as this machine.
 _SETTINGS: node.Settings = {
     "cold_age.warmup": "8s",
     "agent.sample_points": 2048,
@@ -99,7 +99,7 @@ def run(lab: Lab) -> dict[str, Any]:
     lab.at_most("thermocline.allocstall", ours["allocstall"], stock["allocstall"] / 10)
     lab.at_least("thermocline.free_bytes_mean", ours["free_bytes_mean"], stock["free_bytes_mean"])
     lab.at_most("thermocline.fill_seconds", ours["fill_seconds"], FILL_MAX_RATIO * stock["fill_seconds"])
-    lab.at_most("thermocline.p99_ratio", ours["p99_ratio"], stock["p99_ratio"])
+    lab.at_most("thermocline.p99_ratio", ours["p99_ratio"], stock["p99_ratio"] / 2)
     return {**figures, "rounds": rounds}
 
 
