@@ -7,8 +7,11 @@
 //! The single faults are measured as well, again and again, for the distribution of their durations: a mean says nothing of the rare
 //! long ones.
 //!
-//! How long both parts take depends on what else the processor does: whoever rarely faults finds cold caches. The reads of a job's own
-//! pages show it, and the rest of its faults is assumed to be slower, or faster, by the same factor ([`Fault::beside_reads_of`]).
+//! How long both parts take depends on what else the processor does: whoever rarely faults finds cold caches, and the rest of the
+//! fault suffers more from that than the read. So some pages are touched one after another, and others a few at a time, with pauses
+//! between, and the geometric mean of both counts: a job is somewhere between. Where a job's own reads take longer, or shorter, the
+//! rest of its faults is assumed to do so by the same factor ([`Fault::beside_reads_of`]). Its reads do not show where between the two
+//! it is: they depend on its data as well.
 
 use std::hint::black_box;
 use std::ops::Range;
@@ -24,6 +27,15 @@ use crate::durations::{Quantiles, RecentDurations};
 /// Pages that are paged out. Their memory is returned when the measurement ends.
 const PAGES: usize = 64;
 
+/// As many of them are touched one after another, the others a few at a time.
+const AT_ONCE: usize = 32;
+
+/// The first of these find cold caches, and count for neither.
+const WARM_UP: usize = 8;
+
+/// Pages that are touched in a step of their own.
+const FEW: usize = 4;
+
 /// Fewer reads than this show nothing.
 const READS_MIN: u64 = 8;
 
@@ -36,8 +48,8 @@ const STRIDE: usize = 37;
 /// The greatest factor by which a job's faults are assumed to differ: a device's reads are slower for other reasons.
 const FACTOR_MAX: f64 = 3.0;
 
-/// Steps until the first measurement succeeds: pages of the agent may be kept in DRAM once by chance, and by its unit's limits always.
-const STEPS_MAX: u32 = 6;
+/// Measurements until the first succeeds: pages of the agent may be kept in DRAM once by chance, and by its unit's limits always.
+const BEGUN_MAX: u32 = 3;
 
 /// Time between two measurements. Each writes 256 KiB, where the agent's pages go to a device: 36 MiB a day.
 const WAIT: Duration = Duration::from_mins(10);
@@ -60,6 +72,12 @@ impl Fault {
         }
         self.beside.mul_f64((mean.as_secs_f64() / self.read.as_secs_f64()).clamp(FACTOR_MAX.recip(), FACTOR_MAX))
     }
+
+    /// Both parts of a fault between these.
+    fn between(self, other: Self) -> Self {
+        let mean = |a: Duration, b: Duration| Duration::from_secs_f64((a.as_secs_f64() * b.as_secs_f64()).sqrt());
+        Self { beside: mean(self.beside, other.beside), read: mean(self.read, other.read) }
+    }
 }
 
 /// Durations of single faults on the agent's own swapped-out pages, over the last one to two hours.
@@ -75,9 +93,9 @@ pub struct FaultsView {
 #[derive(Debug)]
 pub(super) struct Returns {
     fault: Fault,
-    measurement: Measurement,
-    /// Steps so far, until one succeeds.
-    steps: u32,
+    measurement: Option<Measurement>,
+    /// Measurements so far.
+    begun: u32,
     /// When the next measurement begins; `None` until the first succeeds.
     next_at: Option<Duration>,
     compressed: RecentDurations,
@@ -89,8 +107,8 @@ impl Returns {
     pub(super) fn new(on_new_memory: Duration) -> Self {
         Self {
             fault: Fault { beside: on_new_memory, ..Fault::default() },
-            measurement: Measurement::default(),
-            steps: 0,
+            measurement: None,
+            begun: 0,
             next_at: None,
             compressed: RecentDurations::default(),
             device: RecentDurations::default(),
@@ -112,70 +130,106 @@ impl Returns {
         let now = clock.now();
         self.compressed.age(now);
         self.device.age(now);
-        let due = match self.next_at {
-            Some(next_at) => self.measurement.has_begun() || now >= next_at,
-            None => self.steps < STEPS_MAX,
-        };
-        if !due {
+        let is_due = self.measurement.is_some() || self.next_at.map_or(self.begun < BEGUN_MAX, |next_at| now >= next_at);
+        if !is_due {
             return;
         }
-        self.steps += 1;
-        let began = self.measurement.has_begun();
-        if let Some(touched) = self.measurement.step(accounting, clock) {
-            self.take(&touched);
-        }
+        self.measurement = match self.measurement.take() {
+            Some(measurement) => self.step(measurement, accounting, clock),
+            None => {
+                self.begun += 1;
+                Measurement::begin()
+            }
+        };
         // One that failed later is repeated as late as one that succeeded.
-        self.next_at = self.next_at.map(|next_at| if began { now + WAIT } else { next_at });
-        if self.next_at.is_none() && !self.fault.read.is_zero() {
+        if self.measurement.is_none() && (self.next_at.is_some() || !self.fault.read.is_zero()) {
             self.next_at = Some(now + WAIT);
         }
     }
 
-    fn take(&mut self, touched: &Touched) {
-        let Some(fault) = touched.parts() else { return };
-        if self.next_at.is_none() {
-            log::info!("a page fault on swapped-out memory takes {:?}, and {:?} for the read", fault.beside, fault.read);
-            self.fault = fault;
-        }
+    /// The next step of a measurement; `None` if it has ended.
+    fn step(&mut self, mut measurement: Measurement, accounting: &mut TaskStats, clock: &Clock) -> Option<Measurement> {
+        let touched = measurement.step(accounting, clock)?;
         let [compressed, device] = touched.by_tier();
         compressed.into_iter().for_each(|each| self.compressed.add(each, 1));
         device.into_iter().for_each(|each| self.device.add(each, 1));
+        self.take(&mut measurement, touched);
+        (measurement.touched < PAGES && measurement.warm.is_some()).then_some(measurement)
+    }
+
+    /// Takes in what touching pages took. The first measurement counts, so that decisions do not follow what disturbs a later one.
+    fn take(&mut self, measurement: &mut Measurement, touched: Touched) {
+        let is_first = self.next_at.is_none();
+        let Some(warm) = measurement.warm else {
+            measurement.warm = touched.parts();
+            self.fault = measurement.warm.filter(|_| is_first).unwrap_or(self.fault);
+            return;
+        };
+        measurement.few.add(touched);
+        if let Some(few) = measurement.few.parts().filter(|_| is_first && measurement.touched == PAGES) {
+            self.fault = warm.between(few);
+            let Fault { beside, read } = few;
+            log::info!(
+                "a page fault on swapped-out memory takes {beside:?}, and {read:?} for the read; one of many in a row {:?} and {:?}",
+                warm.beside,
+                warm.read
+            );
+        }
     }
 }
 
-/// A measurement, in two steps: a page that was written to a device leaves DRAM at the second request only.
-#[derive(Debug, Default)]
-struct Measurement(Option<Vec<u8>>);
+/// A measurement, in steps: a page that was written to a device leaves DRAM at the second request only.
+#[derive(Debug)]
+struct Measurement {
+    memory: Vec<u8>,
+    page: usize,
+    /// The pages touched so far.
+    touched: usize,
+    /// A fault on the pages that were touched one after another.
+    warm: Option<Fault>,
+    /// The pages that are touched a few at a time.
+    few: Touched,
+}
 
 impl Measurement {
-    fn has_begun(&self) -> bool {
-        self.0.is_some()
+    /// Fills the pages, and pages them out.
+    fn begin() -> Option<Self> {
+        let page = usize::try_from(kernel::page_size().bytes()).ok()?;
+        let measurement = Self { memory: filled(page), page, touched: 0, warm: None, few: Touched::default() };
+        measurement.page_out()?;
+        Some(measurement)
     }
 
-    /// The next step. The first returns nothing; the second what touching the pages took, unless the kernel counts no delays of this
-    /// process (it started before they were turned on).
+    fn page_out(&self) -> Option<()> {
+        PidFd::open(own_pid()?).ok()?.advise_pageout(&[range(&self.memory, self.page)]).ok().map(drop)
+    }
+
+    /// Touches the next pages. `None` if the kernel counts no delays of this process: it started before they were turned on.
     fn step(&mut self, accounting: &mut TaskStats, clock: &Clock) -> Option<Touched> {
-        let page = usize::try_from(kernel::page_size().bytes()).ok()?;
-        let own = i32::try_from(std::process::id()).ok()?;
-        let started = self.0.take();
-        let second = started.is_some();
-        let memory = started.unwrap_or_else(|| filled(page));
-        PidFd::open(own).ok()?.advise_pageout(&[range(&memory, page)]).ok()?;
-        if !second {
-            self.0 = Some(memory);
-            return None;
-        }
+        let own = own_pid()?;
+        let turns = if self.touched == 0 {
+            self.page_out()?;
+            touched(&self.memory, self.page, clock, 0..WARM_UP);
+            WARM_UP..AT_ONCE
+        } else {
+            self.touched..PAGES.min(self.touched + FEW)
+        };
+        self.touched = turns.end;
         let before = accounting.delays(own).ok()?;
-        let each = touched(&memory, page, clock);
+        let each = touched(&self.memory, self.page, clock, turns);
         Some(Touched { each, waits: accounting.delays(own).ok()? - before })
     }
 }
 
-/// Touches the pages, as many as there is time for. Returns how long each took.
-fn touched(memory: &[u8], page: usize, clock: &Clock) -> Vec<Duration> {
+fn own_pid() -> Option<i32> {
+    i32::try_from(std::process::id()).ok()
+}
+
+/// Touches the pages of these turns, as many as there is time for. Returns how long each took.
+fn touched(memory: &[u8], page: usize, clock: &Clock, turns: Range<usize>) -> Vec<Duration> {
     let (start, first) = (clock.now(), offset(memory, page));
     let (mut each, mut last) = (Vec::with_capacity(PAGES), start);
-    for turn in 0..PAGES {
+    for turn in turns {
         black_box(memory[first + turn * STRIDE % PAGES * page]);
         let now = clock.now();
         each.push(now.saturating_sub(last));
@@ -188,13 +242,18 @@ fn touched(memory: &[u8], page: usize, clock: &Clock) -> Vec<Duration> {
 }
 
 /// How long each page took, and what the kernel counted meanwhile.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Touched {
     each: Vec<Duration>,
     waits: Delays,
 }
 
 impl Touched {
+    fn add(&mut self, more: Self) {
+        self.each.extend(more.each);
+        self.waits += more.waits;
+    }
+
     fn parts(&self) -> Option<Fault> {
         let taken: Duration = self.each.iter().sum();
         parts(taken.saturating_sub(self.waits.for_devices()), self.waits.swap_in)
@@ -283,21 +342,32 @@ mod tests {
     }
 
     #[test]
-    fn later_measurements_add_to_the_distribution_and_change_no_mean() {
+    fn the_first_measurement_counts_and_both_of_its_states() {
         let us = Duration::from_micros;
-        let touched = |each_us: u64| Touched {
-            each: vec![us(each_us); PAGES],
-            waits: Delays { swap_in: Delay { count: PAGES as u64, total_ns: PAGES as u64 * 4_000 }, ..Delays::default() },
+        let touched = |pages: usize, each_us: u64, read_us: u64| Touched {
+            each: vec![us(each_us); pages],
+            waits: Delays { swap_in: Delay { count: pages as u64, total_ns: pages as u64 * read_us * 1_000 }, ..Delays::default() },
         };
-        let mut returns = Returns::new(us(1));
-        returns.take(&touched(10));
-        assert_eq!(returns.fault(), Fault { beside: us(6), read: us(4) });
+        let measurement = || Measurement { memory: Vec::new(), page: 4096, touched: AT_ONCE, warm: None, few: Touched::default() };
+        let (mut returns, mut first) = (Returns::new(us(1)), measurement());
+        returns.take(&mut first, touched(24, 10, 4));
+        let warm = Fault { beside: us(6), read: us(4) };
+        assert_eq!(returns.fault(), warm);
+        for _ in 0..8 {
+            assert_eq!(returns.fault(), warm, "few pages show nothing");
+            first.touched += FEW;
+            returns.take(&mut first, touched(4, 33, 9));
+        }
+        let both = Fault { beside: us(12), read: us(6) };
+        assert_eq!(returns.fault(), both);
         returns.next_at = Some(WAIT);
-        returns.take(&touched(1_000));
-        assert_eq!(returns.fault(), Fault { beside: us(6), read: us(4) });
-        let found = returns.view().compressed.unwrap();
-        assert_eq!((found.count, returns.view().device), (2 * PAGES as u64, None));
-        assert!((10.0..12.0).contains(&found.p50_us) && (1_000.0..1_130.0).contains(&found.p99_us), "{found:?}");
+        let mut second = measurement();
+        returns.take(&mut second, touched(24, 1_000, 4));
+        assert_eq!(returns.fault(), both);
+        // Pages that stayed in DRAM end a measurement.
+        let mut third = measurement();
+        returns.take(&mut third, touched(2, 1, 1));
+        assert_eq!(third.warm, None);
     }
 
     #[test]
