@@ -19,6 +19,7 @@ mod onnx;
 mod predictor;
 mod request;
 mod untouched;
+mod workloads;
 
 pub use counts::{Alert, Counts, Limits, Tally};
 pub use decision::{Decision, Latency, NoAnswer, Reason, SLICE};
@@ -30,3 +31,4 @@ pub use onnx::FILE_BYTES_MAX;
 pub use predictor::Predictor;
 pub use request::Request;
 pub use untouched::Untouched;
+pub use workloads::{Evidence, Workloads};

@@ -65,17 +65,21 @@ impl Predictor {
 
     /// Decides how much of a VM's memory comes from the pool.
     pub fn decide(&self, request: &Request) -> Decision {
-        let decision = self.decision(request);
+        self.decide_for(request, self.latency(request.counters.as_ref()))
+    }
+
+    /// Decides the same for a workload of which this is known in place of counters ([`crate::Workloads`]).
+    pub fn decide_for(&self, request: &Request, latency: Latency) -> Decision {
+        let decision = self.decision(request, latency);
         self.counts.add(decision.reason);
         decision
     }
 
-    fn decision(&self, request: &Request) -> Decision {
+    fn decision(&self, request: &Request, latency: Latency) -> Decision {
         let local = |reason, latency| Decision { pool_bytes: Bytes::ZERO, reason, untouched_ratio: None, latency };
         if request.cores == 0 || request.memory_bytes == Bytes::ZERO {
             return local(Reason::BadRequest, Latency::NoModel);
         }
-        let latency = self.latency(request.counters.as_ref());
         if matches!(latency, Latency::Insensitive(_)) {
             // The part that is not a whole slice stays local.
             let pool_bytes = slices(request.memory_bytes, 1.0);

@@ -1,8 +1,8 @@
 //! Predictions of trained models for the VMs of a trace, each from what was known when the VM arrived.
 //!
 //! The trace is read once, in order of arrival. VMs that have left by then are their customers' history; every night's model
-//! is used from the end of its training; a VM gets the counters of the latest earlier VM of its customer, type and region
-//! (Pond section 4.4). Predictions do not depend on where VMs are placed, so one pass serves all configurations of a latency.
+//! is used from the end of its training; earlier VMs of the same customer, type and region say whether a VM is sensitive to
+//! latency (Pond section 4.4, [`predict::Workloads`]). Predictions do not depend on where VMs are placed, so one pass serves all configurations of a latency.
 //!
 //! No model exists before the first night: VMs that have left by then only contribute history, and VMs that still run are
 //! predicted at that moment. The simulation begins with them ([`Models::valid_from`]).
@@ -13,7 +13,7 @@ mod models;
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
 
-use predict::{Limits, Predictor, Reason, Request, Tally};
+use predict::{Evidence, Latency, Limits, Predictor, Reason, Request, Tally, Workloads};
 use serde::Serialize;
 use units::Bytes;
 use vmtrace::{CategoryNames, Vm};
@@ -43,7 +43,7 @@ impl Predict for Predictions {
 pub struct Quality {
     /// Predicted VMs.
     pub vms: u64,
-    /// VMs with counters of an earlier VM.
+    /// VMs of whose workload enough earlier VMs were known to decide.
     pub with_counters_ratio: f64,
     /// VMs predicted insensitive.
     pub insensitive_ratio: f64,
@@ -74,6 +74,8 @@ pub struct Input<'a> {
     pub added_ns: u32,
     /// The largest slowdown that a VM may have, as a ratio.
     pub margin: f64,
+    /// The earlier VMs that decide about a workload.
+    pub evidence: Evidence,
 }
 
 /// Predicts every VM that still runs when the first model becomes valid, or arrives later.
@@ -82,7 +84,7 @@ pub fn predict(models: &Models, input: Input<'_>) -> Predictions {
     let mut pass = Pass {
         input,
         predictor: models.predictor(input.added_ns),
-        workloads: HashMap::new(),
+        workloads: Workloads::new(input.evidence),
         running: BinaryHeap::new(),
         sums: Sums::default(),
     };
@@ -109,8 +111,7 @@ type Workload = (u64, Option<u16>, Option<u16>);
 struct Pass<'a> {
     input: Input<'a>,
     predictor: Predictor,
-    /// The latest VM of each workload.
-    workloads: HashMap<Workload, usize>,
+    workloads: Workloads<Workload>,
     /// Running VMs by departure, and by id for equal departures: the order that the trainer uses.
     running: BinaryHeap<Reverse<(i64, u64, usize)>>,
     sums: Sums,
@@ -145,15 +146,16 @@ impl Pass<'_> {
             self.running.push(Reverse((departure, vm.id, index)));
         }
         if let Some(workload) = workload(vm) {
-            self.workloads.insert(workload, index);
+            let counters = self.input.counters.and_then(|all| all.of(vm, self.input.added_ns));
+            self.workloads.record(workload, vm.arrival, self.predictor.latency(counters));
         }
     }
 
     fn predict(&mut self, vm: &Vm, now: i64) -> Prediction {
         let name = |names: &[String], number: Option<u16>| names.get(usize::from(number?)).cloned();
         let names = self.input.names;
-        let earlier = workload(vm).and_then(|workload| self.workloads.get(&workload)).map(|&index| &self.input.vms[index]);
-        let counters = earlier.zip(self.input.counters).and_then(|(earlier, all)| all.of(earlier, self.input.added_ns));
+        let unknown = Latency::NoAnswer(predict::NoAnswer::NoHistory);
+        let latency = workload(vm).map_or(unknown, |workload| self.workloads.latency(&workload, now));
         let request = Request {
             customer: vm.customer,
             vm_type: name(&names.vm_types, vm.vm_type),
@@ -163,12 +165,18 @@ impl Pass<'_> {
             memory_bytes: vm.memory_bytes,
             arrival: now,
             history: None,
-            counters: counters.cloned(),
+            counters: None,
         };
-        let decision = self.predictor.decide(&request);
+        let decision = self.predictor.decide_for(&request, latency);
         let insensitive = decision.reason == Reason::Insensitive;
         let untouched_ratio = decision.untouched_ratio.unwrap_or(0.0);
-        self.count(vm, request.counters.is_some(), insensitive, untouched_ratio, decision.pool_bytes);
+        self.count(
+            vm,
+            matches!(latency, Latency::Sensitive(_) | Latency::Insensitive(_)),
+            insensitive,
+            untouched_ratio,
+            decision.pool_bytes,
+        );
         Prediction { insensitive, untouched_ratio }
     }
 

@@ -27,6 +27,9 @@ struct Workload {
     score: Option<f64>,
 }
 
+/// The latest VM decides, even if it has only just arrived.
+const LATEST: Evidence = Evidence { agree: 1, run_seconds: 0 };
+
 /// Creates a directory with these of the test models, and reads it.
 fn models(files: &[&str]) -> (tempfile::TempDir, Models) {
     let directory = tempfile::tempdir().unwrap();
@@ -78,7 +81,7 @@ fn trace() -> (Vec<Vm>, CategoryNames, HashMap<u64, Option<f64>>) {
 }
 
 fn input<'a>(vms: &'a [Vm], names: &'a CategoryNames) -> Input<'a> {
-    Input { vms, names, counters: None, added_ns: 64, margin: 0.05 }
+    Input { vms, names, counters: None, added_ns: 64, margin: 0.05, evidence: LATEST }
 }
 
 #[test]
@@ -143,10 +146,11 @@ fn counters_come_from_an_earlier_vm_of_the_same_workload() {
     // The second customer has an insensitive VM followed by a sensitive one.
     let vms = [vm(0, 1, 0.0), vm(1, 1, 0.0), vm(2, 2, 0.0), vm(3, 2, 0.5), vm(4, 3, 0.5), vm(5, 3, 0.0)];
     let names = CategoryNames::default();
-    let run = |counters, added_ns| {
-        let predictions = predict(&models, Input { counters, added_ns, ..input(&vms, &names) });
+    let run_by = |evidence, counters, added_ns| {
+        let predictions = predict(&models, Input { counters, added_ns, evidence, ..input(&vms, &names) });
         (vms.iter().map(|vm| predictions.predict(vm).insensitive).collect::<Vec<_>>(), predictions.quality)
     };
+    let run = |counters, added_ns| run_by(LATEST, counters, added_ns);
     let (insensitive, quality) = run(Some(&counters), 64);
     assert_eq!(insensitive, [false, true, false, true, false, false]);
     let sixths = [quality.with_counters_ratio, quality.insensitive_ratio, quality.false_positive_ratio].map(|ratio| (ratio * 6.0).round());
@@ -154,6 +158,11 @@ fn counters_come_from_an_earlier_vm_of_the_same_workload() {
     // The model was trained for 182 % of local latency and no other.
     assert_eq!(run(Some(&counters), 140).0, [false; 6]);
     assert_eq!(run(None, 64).0, [false; 6]);
+    // The trace's VMs arrive one after another, each second.
+    assert_eq!(run_by(Evidence { agree: 1, run_seconds: 1 }, Some(&counters), 64).0, [false, true, false, true, false, false]);
+    let (insensitive, quality) = run_by(Evidence { agree: 1, run_seconds: 2 }, Some(&counters), 64);
+    assert_eq!((insensitive, quality.with_counters_ratio), (vec![false; 6], 0.0), "none has run for two seconds");
+    assert_eq!(run_by(Evidence { agree: 2, run_seconds: 0 }, Some(&counters), 64).0, [false; 6], "one is not enough");
 }
 
 #[test]

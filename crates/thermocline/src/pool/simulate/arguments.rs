@@ -43,6 +43,13 @@ pub(crate) struct Simulate {
     /// has no counters and the latency model needs them
     #[arg(long, value_name = "FILE.jsonl", requires = "models")]
     pub(crate) counters: Option<PathBuf>,
+    /// So many earlier VMs of a workload, the latest ones, must all be insensitive; one is the rule of earlier versions, with
+    /// `--counters-after 0s`
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u8).range(1..=100))]
+    pub(crate) counters_agree: u8,
+    /// Only VMs that have run for this long count among them
+    #[arg(long, value_name = "DURATION", default_value = "10m", value_parser = duration)]
+    pub(crate) counters_after: Duration,
     /// The performance margin: the highest slowdown of a VM against local memory
     #[arg(long, value_name = "RATIO", default_value = "5%", value_parser = ratio)]
     pub(crate) margin: RatioPpm,

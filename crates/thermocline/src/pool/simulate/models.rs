@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 
 use anyhow::{Result, bail};
-use predict::Reason;
+use predict::{Evidence, Reason};
 use simulator::latency::Latency;
 use simulator::predictions::{self, Counters, Input, Models, Predictions};
 use vmtrace::{Trace, Vm};
@@ -54,8 +54,10 @@ impl TrainedModels {
         let sizes = |latency: Latency| arguments.pool_sizes.iter().map(move |&sockets| latency.added_ns(sockets));
         let added: BTreeSet<u32> = arguments.latency.iter().flat_map(|&latency| sizes(latency)).collect();
         let margin = arguments.margin.as_f64();
+        let run_seconds = i64::try_from(arguments.counters_after.as_secs()).unwrap_or(i64::MAX);
+        let evidence = Evidence { agree: usize::from(arguments.counters_agree), run_seconds };
         let predictions = added.into_iter().map(|added_ns| {
-            let input = Input { vms, names: &trace.about().names, counters: self.counters.as_ref(), added_ns, margin };
+            let input = Input { vms, names: &trace.about().names, counters: self.counters.as_ref(), added_ns, margin, evidence };
             let predictions = predictions::predict(&self.models, input);
             for alert in &predictions.quality.alerts {
                 log::warn!("at {added_ns} ns, {:.1} % of decisions: {}", alert.ratio * 100.0, alert.message);
@@ -93,7 +95,7 @@ pub(super) fn text(text: &mut String, rows: &[Row<'_>]) {
         let percent = |share: f64| format!("{:.1}%", share * 100.0);
         let _ = writeln!(
             text,
-            "\nmodels at {added_ns} ns, {} VMs: {} insensitive ({} wrongly), {} with counters; {} of memory untouched, {} of VMs overpredicted ({} in whole GiB)",
+            "\nmodels at {added_ns} ns, {} VMs: {} insensitive ({} wrongly), {} of a known workload; {} of memory untouched, {} of VMs overpredicted ({} in whole GiB)",
             quality.vms,
             percent(quality.insensitive_ratio),
             percent(quality.false_positive_ratio),
