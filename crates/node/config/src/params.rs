@@ -127,6 +127,7 @@ impl ColdAge {
             spikes: self.spikes,
             bound: self.bound,
             partial: self.partial,
+            returns: self.partial,
             mean: self.mean,
         }
     }

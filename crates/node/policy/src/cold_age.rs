@@ -74,6 +74,10 @@ pub struct Params {
     /// Whether a part of the cold pages is offloaded where all would exceed the objective (rule 6). Needs the bound.
     #[serde(default, skip_serializing_if = "is_no")]
     pub partial: bool,
+    /// Whether what the far pages have shown counts in place of the error of a sample, if a stall target is kept in the mean ([`shown`]).
+    /// Journals without it were decided without it.
+    #[serde(default, skip_serializing_if = "is_no")]
+    pub returns: bool,
     /// Whether a stall target ([`Input::allowance`]) is kept in the mean of the scans ([`mean`]) in place of in K of them.
     #[serde(default, skip_serializing_if = "is_no")]
     pub mean: bool,
@@ -84,7 +88,8 @@ impl Params {
     #[must_use]
     pub const fn new(promotion_rate_max: RatioPpm, percentile: RatioPpm, warmup_ms: Millis) -> Self {
         let half_life_ms = Millis::ZERO;
-        Self { promotion_rate_max, percentile, warmup_ms, half_life_ms, spikes: true, bound: false, partial: false, mean: false }
+        let (bound, partial, returns, mean) = (false, false, false, false);
+        Self { promotion_rate_max, percentile, warmup_ms, half_life_ms, spikes: true, bound, partial, returns, mean }
     }
 }
 
@@ -348,7 +353,7 @@ impl State {
     /// Takes in what returned in the mean, if that decides.
     fn follow_mean(&mut self, params: &Params, input: &Input, allowed: Pages) -> Option<Mean> {
         self.mean = (params.mean && input.allowance.is_some()).then(|| self.mean.unwrap_or_default());
-        self.mean.as_mut()?.observe(input, allowed);
+        self.mean.as_mut()?.observe(input, allowed, params.returns);
         self.mean
     }
 
@@ -356,7 +361,7 @@ impl State {
     /// is kept in the mean, or nothing was measured.
     #[must_use]
     pub fn far_max(&self, params: &Params, thresholds: &Thresholds, input: &Input, allowed: Pages) -> Option<Pages> {
-        self.mean?.largest(thresholds, input, input.at_most(allowed), params.partial).map(|(part, _)| part.far_max)
+        self.mean?.largest(params, thresholds, input, input.at_most(allowed)).map(|(part, _)| part.far_max)
     }
 
     fn count(&mut self, best: usize, weight: u32) {
@@ -477,6 +482,7 @@ mod lists;
 pub mod mean;
 mod partial;
 pub mod pooled;
+mod shown;
 mod stored;
 pub mod window;
 

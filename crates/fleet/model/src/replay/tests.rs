@@ -9,6 +9,9 @@ use crate::sampling::Sampled;
 use crate::series::{Compressibility, buckets};
 use crate::tally::{Base, Sums, Total, ratio};
 
+/// The share of the entries at whose rate totals are made.
+const SHARE: RatioPpm = RatioPpm(980_000);
+
 /// An entry: its duration, the gap before it, and its two histograms.
 type Entry = (u32, u32, Vec<u32>, Vec<u32>);
 
@@ -88,6 +91,7 @@ fn agent(case: &Case, percentile: RatioPpm, warmup: Millis) -> Vec<Step> {
         spikes,
         bound,
         partial,
+        returns: false,
         mean: false,
     };
     let mut state = State::default();
@@ -134,11 +138,15 @@ fn one_by_one(case: &Case, steps: &[Step]) -> (Sums, u64) {
 }
 
 fn totals(case: &Case) -> Vec<Total> {
+    totals_at(case, SHARE)
+}
+
+fn totals_at(case: &Case, share: RatioPpm) -> Vec<Total> {
     let mut tally = Tally::new(&case.grid);
     if let Some(mut replay) = Replay::new(&case.grid, &case.setup, &case.thresholds) {
         replay.job(&case.series, &mut tally);
     }
-    tally.finish(&case.grid)
+    tally.finish(&case.grid, share)
 }
 
 proptest! {
@@ -153,7 +161,7 @@ proptest! {
         let mut observed = Vec::new();
         let mut tally = Tally::new(&case.grid);
         replay.job_observed(&case.series, &mut tally, &mut |_, spans, warm| observed.push((spans.to_vec(), warm)));
-        let totals = tally.finish(&case.grid);
+        let totals = tally.finish(&case.grid, SHARE);
         let pairs = case.grid.percentiles().iter().enumerate()
             .flat_map(|(k, &percentile)| case.grid.warmups().iter().enumerate().map(move |(s, &warmup)| (k, percentile, s, warmup)));
         for ((k, percentile, s, warmup), total) in pairs.zip(&totals) {
@@ -185,7 +193,7 @@ proptest! {
             parts = part;
         }
         prop_assert_eq!(&whole, &parts);
-        prop_assert_eq!(whole.finish(&case.grid), parts.finish(&case.grid));
+        prop_assert_eq!(whole.finish(&case.grid, SHARE), parts.finish(&case.grid, SHARE));
     }
 }
 
@@ -208,7 +216,8 @@ fn job(promotions: &[[u32; 3]]) -> Case {
 fn a_decision_applies_to_the_next_entry() {
     // Bests: 1, 1, 4, 1. The third entry promotes 3,000 pages of an age of 1 to 3 scans, which is 0.3 % of the
     // working set.
-    let totals = totals(&job(&[[9, 0, 0], [9, 1_000, 0], [9, 3_000, 100], [9, 0, 500]]));
+    let case = job(&[[9, 0, 0], [9, 1_000, 0], [9, 3_000, 100], [9, 0, 500]]);
+    let totals = totals(&case);
     let minute = 60_000u128;
     let check = |index: usize, expected: (u32, u64), stored: u128, promotions: u128, on: u64| {
         let total = &totals[index];
@@ -236,11 +245,13 @@ fn a_decision_applies_to_the_next_entry() {
     );
     assert!((totals[0].coverage() - ratio(1_050, 3_600)).abs() < 1e-12);
     // The highest of three rates is 3,100 of a million, reported as the upper edge of its bin.
-    let highest = totals[0].rate_on(RatioPpm(980_000)).unwrap();
+    let highest = totals[0].rates.on.unwrap();
     assert!((0.0031..0.0031 * 1.008).contains(&highest), "{highest}");
     // The first entry has no far memory and counts as a rate of zero among all four.
-    assert_eq!(totals[0].rate_on(RatioPpm(340_000)).map(|rate| rate > 0.000_9), Some(true));
-    assert_eq!(totals[0].rate_all(RatioPpm(250_000)), Some(rates::upper_edge(0)));
+    assert_eq!(totals[0].rates.tail, totals[0].rates.on);
+    let at = |share| totals_at(&case, RatioPpm(share))[0].rates;
+    assert_eq!(at(340_000).on.map(|rate| rate > 0.000_9), Some(true));
+    assert_eq!(at(250_000).all, Some(rates::upper_edge(0)));
 }
 
 #[test]

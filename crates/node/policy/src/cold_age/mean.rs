@@ -8,8 +8,8 @@
 //! # Rule
 //! For each threshold, the promotions at or above it are added up over the last scans, [`SCANS_MAX`] at most. A threshold qualifies
 //! if they are within what the target permits in these scans and one more, in which the worst of them happens again: a history of
-//! n scans may lack a burst that comes every n + 1. Of a sample of the pages, the upper 95 % bound of the sum counts. All pages of the
-//! youngest threshold that qualifies are offloaded, or a part of those of a younger one, if that is more.
+//! n scans may lack a burst that comes every n + 1. Of a sample of the pages, the upper 95 % bound of the sum counts, or its mean for as
+//! many pages as those that were far have shown ([`super::shown`]). All pages of the youngest threshold that qualifies are offloaded, or a part of those of a younger one, if that is more.
 //!
 //! Of pages with r times as many promotions as permitted, a part of 1/r keeps the mean, whether they are accessed at random or in a
 //! loop: of a loop all that are far return at once, but no more often than all pages would.
@@ -28,6 +28,7 @@ use units::{Age, Millis, Pages};
 
 use super::lists::{PoolSizeError, copy, used};
 use super::partial::{Part, far, oldest};
+use super::shown::Shown;
 use super::{Decision, Hold, Input, Params, Reason, Sample, hold, next_after};
 use crate::thresholds::{THRESHOLDS_MAX, Thresholds};
 
@@ -51,22 +52,28 @@ pub struct Mean {
     left: i64,
     /// Age of the job at the last scan.
     last_ms: Option<Millis>,
+    /// What the pages that are far have shown.
+    shown: Shown,
 }
 
 impl Default for Mean {
     fn default() -> Self {
-        Self { promoted: [0; THRESHOLDS_MAX], worst: [0; THRESHOLDS_MAX], scans: [0; THRESHOLDS_MAX], left: 0, last_ms: None }
+        let lists = || [0; THRESHOLDS_MAX];
+        Self { promoted: lists(), worst: lists(), scans: [0; THRESHOLDS_MAX], left: 0, last_ms: None, shown: Shown::default() }
     }
 }
 
 impl Mean {
     /// Adds a control period that permitted `allowed` promotions, unless it is of the same scan as the last.
-    pub(super) fn observe(&mut self, input: &Input, allowed: Pages) {
+    pub(super) fn observe(&mut self, input: &Input, allowed: Pages, returns: bool) {
         let elapsed_ms = self.last_ms.and_then(|last_ms| input.job_age_ms.checked_sub(last_ms));
         if elapsed_ms.is_some_and(|elapsed_ms| elapsed_ms < next_after(input.window_ms)) {
             return;
         }
         self.last_ms = Some(input.job_age_ms);
+        if returns {
+            self.shown.add(input, SCANS_MAX / 2);
+        }
         let returned = input.returned.map_or(Pages::ZERO, |returned| returned.below_first() + returned.at_or_above(0));
         let bucket = i64::try_from(allowed.0.saturating_mul(BUCKET_SCANS)).unwrap_or(i64::MAX);
         self.left = self.left.saturating_add_unsigned(allowed.0).saturating_sub_unsigned(returned.0).clamp(-bucket, bucket);
@@ -94,7 +101,7 @@ impl Mean {
 
     /// Decides for one control period, and returns the threshold as well.
     pub(super) fn decide(&self, params: &Params, input: &Input, thresholds: &Thresholds, allowed: Pages) -> (Decision, Option<Age>) {
-        let largest = self.largest(thresholds, input, allowed, params.partial);
+        let largest = self.largest(params, thresholds, input, allowed);
         let threshold = largest.and_then(|(part, _)| thresholds.get(part.index));
         let held = |reason| (Decision::Hold { reason }, threshold);
         let (Some((part, all)), Some(at)) = (largest, threshold) else {
@@ -121,7 +128,9 @@ impl Mean {
 
     /// Returns the most pages that may be far, from which threshold on, and whether these are all of its pages; `None` if no threshold
     /// was measured.
-    pub(super) fn largest(&self, thresholds: &Thresholds, input: &Input, allowed: Pages, partial: bool) -> Option<(Part, bool)> {
+    pub(super) fn largest(&self, params: &Params, thresholds: &Thresholds, input: &Input, allowed: Pages) -> Option<(Part, bool)> {
+        let is_sample = input.sample.is_some_and(Sample::is_partial);
+        let shown = self.shown.far_max(input, allowed).filter(|_| params.returns && is_sample);
         let mut best: Option<(Part, bool)> = None;
         for index in 0..thresholds.len() {
             // In the first scan, pages reach the threshold: none of them could be promoted at that age.
@@ -130,9 +139,10 @@ impl Mean {
             let promoted = u128::from(self.promoted_at_most(index, input.sample)) + u128::from(self.worst[index]);
             let all = promoted <= permitted;
             let cold = input.cold.at_or_above(index);
-            let part = || u64::try_from(u128::from(cold.0) * permitted / promoted.max(1)).unwrap_or(cold.0);
-            let far_max = if all { cold } else { Pages(part()) };
-            if (all || partial) && best.is_none_or(|(best, _)| far_max > best.far_max) {
+            let part = |promoted: u128| Pages(u64::try_from(u128::from(cold.0) * permitted / promoted.max(1)).unwrap_or(cold.0)).min(cold);
+            let by_mean = || part(u128::from(self.promoted[index]) + u128::from(self.worst[index]));
+            let far_max = if all { cold } else { part(promoted).max(shown.map_or(Pages::ZERO, |shown| shown.min(by_mean()))) };
+            if (all || params.partial) && best.is_none_or(|(best, _)| far_max > best.far_max) {
                 best = Some((Part { index, far_max }, all));
             }
         }
@@ -161,13 +171,15 @@ struct Stored {
     left: i64,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     last_ms: Option<Millis>,
+    #[serde(default, skip_serializing_if = "Shown::is_nothing")]
+    shown: Shown,
 }
 
 impl TryFrom<Stored> for Mean {
     type Error = PoolSizeError;
 
     fn try_from(stored: Stored) -> Result<Self, PoolSizeError> {
-        let mut mean = Self { left: stored.left, last_ms: stored.last_ms, ..Self::default() };
+        let mut mean = Self { left: stored.left, last_ms: stored.last_ms, shown: stored.shown, ..Self::default() };
         copy(&mut mean.promoted, &stored.promoted)?;
         copy(&mut mean.worst, &stored.worst)?;
         copy(&mut mean.scans, &stored.scans)?;
@@ -177,7 +189,7 @@ impl TryFrom<Stored> for Mean {
 
 impl From<Mean> for Stored {
     fn from(mean: Mean) -> Self {
-        let Mean { promoted, worst, scans, left, last_ms } = mean;
-        Self { promoted: used(&promoted), worst: used(&worst), scans: used(&scans), left, last_ms }
+        let Mean { promoted, worst, scans, left, last_ms, shown } = mean;
+        Self { promoted: used(&promoted), worst: used(&worst), scans: used(&scans), left, last_ms, shown }
     }
 }

@@ -47,6 +47,29 @@ fn memory_that_is_accessed_at_random_keeps_the_target_in_the_mean() {
 }
 
 #[test]
+fn of_a_sampled_job_what_does_not_return_is_soon_far_and_what_is_used_keeps_the_target() {
+    // A sample of 20 pages: each stands for 800, of which 40 may return in a scan.
+    let far = |params: &Params| {
+        let mut job = Job::sampled(16_000, 800);
+        (0..12).map(|_| job.period(params, 0..0).far).collect::<Vec<_>>()
+    };
+    let (shown, sample) = (far(&MEAN), far(&Params { returns: false, ..MEAN }));
+    assert_eq!(shown[11], 16_000);
+    assert!(sample[11] < 4_000, "{sample:?}");
+    let grows = |pair: &[usize]| pair[0] == 0 || pair[1] <= 2 * pair[0];
+    assert!(shown.windows(2).all(grows), "{shown:?}: twice as many in a scan at most");
+    let mut random = fastrand::Rng::with_seed(9);
+    let mut job = Job::sampled(16_000, 100);
+    let (mut returned, mut far) = (0, 0);
+    for _ in 0..2_000 {
+        let period = job.period(&MEAN, (0..160).map(|_| random.usize(0..16_000)).collect::<Vec<_>>().into_iter());
+        (returned, far) = (returned + period.returned, far + period.far);
+    }
+    assert!(returned <= 2_000 * ALLOWED * 21 / 20, "{returned}");
+    assert!(far / 2_000 > 2_000, "{far}");
+}
+
+#[test]
 fn what_is_owed_stops_reclaim_until_it_is_made_up_for() {
     let mut job = Job::new(4_000);
     let owed = Decision::Hold { reason: Hold::Owed };

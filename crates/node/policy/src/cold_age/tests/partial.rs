@@ -2,7 +2,7 @@
 
 use super::*;
 
-pub(super) const PARTIAL: Params = Params { bound: true, partial: true, percentile: RatioPpm(990_000), ..PARAMS };
+pub(super) const PARTIAL: Params = Params { bound: true, partial: true, returns: true, percentile: RatioPpm(990_000), ..PARAMS };
 
 /// Pages that are accessed in each scan, beside those of a job's tail.
 const HOT: u64 = 20_000;
@@ -15,6 +15,8 @@ pub(super) struct Job {
     far: Vec<bool>,
     pub(super) state: State,
     minutes: u64,
+    /// One page of so many is counted; what returns is counted always.
+    every: usize,
 }
 
 /// What one period of a job gave.
@@ -26,18 +28,24 @@ pub(super) struct Period {
 
 impl Job {
     pub(super) fn new(tail: usize) -> Self {
-        Self { ages: vec![0; tail], far: vec![false; tail], state: State::default(), minutes: 0 }
+        Self::sampled(tail, 1)
+    }
+
+    /// A job of whose tail one page in `every` is counted.
+    pub(super) fn sampled(tail: usize, every: usize) -> Self {
+        Self { ages: vec![0; tail], far: vec![false; tail], state: State::default(), minutes: 0, every }
     }
 
     /// One scan in which `accessed` pages of the tail were accessed.
     pub(super) fn period(&mut self, params: &Params, accessed: impl Iterator<Item = usize>) -> Period {
         let (mut promotions, mut returned) = (AgeCounts::default(), AgeCounts::default());
+        let weight = |page: usize| Pages(if page.is_multiple_of(self.every) { self.every as u64 } else { 0 });
         self.ages.iter_mut().for_each(|age| *age = age.saturating_add(1));
         for page in accessed {
             if self.ages[page] == 0 {
                 continue;
             }
-            promotions.add(Age(self.ages[page] - 1), Pages(1));
+            promotions.add(Age(self.ages[page] - 1), weight(page));
             if std::mem::take(&mut self.far[page]) {
                 returned.add(Age(self.ages[page] - 1), Pages(1));
             }
@@ -50,6 +58,8 @@ impl Job {
             cold.add(Age(age), Pages(1));
             resident.add(Age(age), Pages(u64::from(!far)));
         }
+        let of = Pages(self.ages.len() as u64);
+        let sample = (self.every > 1).then(|| Sample { pages: Pages(of.0 / self.every as u64), of });
         self.minutes += 1;
         let of = |counts: &AgeCounts| Histogram::from_counts(counts, &set());
         let input = Input {
@@ -59,6 +69,7 @@ impl Job {
             promotions: of(&promotions),
             returned: Some(of(&returned)),
             allowance: Some(Pages(ALLOWED)),
+            sample,
             ..minute(&[])
         };
         let (state, step) = step(params, &set(), &self.state, &input);
