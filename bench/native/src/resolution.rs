@@ -49,7 +49,7 @@ struct Outcome {
 
 impl Outcome {
     fn of(total: &Total) -> Self {
-        let rate = total.rate_on(PERCENTILE).filter(|rate| rate.is_finite());
+        let rate = total.rates.on.filter(|rate| rate.is_finite());
         Self { entries: total.base.entries, coverage_ratio: total.coverage(), rate_ratio_per_min: rate }
     }
 }
@@ -98,7 +98,7 @@ impl Both {
     }
 
     fn difference(self, source: String, entry: Millis) -> Result<Difference> {
-        let one = |tally: Tally| tally.finish(&self.grid).into_iter().next().context("the grid has one pair");
+        let one = |tally: Tally| tally.finish(&self.grid, PERCENTILE).into_iter().next().context("the grid has one pair");
         let (fine, summed) = (one(self.fine)?, one(self.summed)?);
         let share = |count: u64| model::tally::ratio(u128::from(count), u128::from(self.moments));
         Ok(Difference {

@@ -139,7 +139,7 @@ mod tests {
             (Detail::new(&grid, &setup, &thresholds).unwrap(), model)
         };
         let (detail, model) = fleet::run(&source, &fleet::all(&source), NonZero::new(2).unwrap(), open, |_| {}).unwrap();
-        let total = &model.whole()[0].clone().finish(&grid)[0];
+        let total = &model.whole()[0].clone().finish(&grid, RatioPpm(980_000))[0];
         let sum = |shares: &mut dyn Iterator<Item = &Share>| {
             let mut whole = Share::default();
             shares.for_each(|share| whole.add(*share));

@@ -172,7 +172,7 @@ impl By {
     }
 }
 
-/// Maximum groups of an account. Each takes 21 KiB per pair, setup and thread.
+/// Maximum groups of an account. Each takes the memory of its pairs ([`crate::grid::PAIRS_MAX`]) per setup and thread.
 pub const GROUPS_MAX: usize = 256;
 
 /// The account of the model: a tally per group and setup.

@@ -4,9 +4,6 @@ use units::RatioPpm;
 
 use crate::tally::Total;
 
-/// The share of the entries whose highest rate is the tail of a fleet: bursts that the objective's percentile does not show.
-pub const TAIL: RatioPpm = RatioPpm(995_000);
-
 /// The objective of a fleet: this share of the entries with far memory on stays at or below this rate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Objective {
@@ -17,10 +14,11 @@ pub struct Objective {
 }
 
 impl Objective {
-    /// Returns the fleet's rate at the objective's percentile; 0 if far memory was never on.
+    /// Returns the fleet's rate at the objective's percentile, for which `total` was made; 0 if far memory was never on.
     #[must_use]
     pub fn rate(&self, total: &Total) -> f64 {
-        total.rate_on(self.percentile).unwrap_or(0.0)
+        debug_assert_eq!(total.rates.percentile, self.percentile, "rates at another share of the entries");
+        total.rates.on.unwrap_or(0.0)
     }
 
     /// Returns whether a pair meets the objective.
@@ -69,7 +67,7 @@ mod tests {
 
     /// Returns the totals of a job whose accesses to pages of one scan vary by entry, with a working set of a million
     /// pages.
-    fn totals(percentiles: &[u32], accesses: impl Iterator<Item = u64>) -> Vec<Total> {
+    fn tally(percentiles: &[u32], accesses: impl Iterator<Item = u64>) -> (Grid, Tally) {
         let thresholds = Thresholds::try_from(vec![1, 4]).unwrap();
         let mut series = Series::new(&thresholds);
         for (index, promoted) in accesses.enumerate() {
@@ -79,23 +77,24 @@ mod tests {
         let setup = Setup::new(RatioPpm(2_000));
         let mut tally = Tally::new(&grid);
         Replay::new(&grid, &setup, &thresholds).unwrap().job(&series, &mut tally);
-        tally.finish(&grid)
+        (grid, tally)
     }
 
     #[test]
     fn the_best_pair_stores_most_within_the_objective() {
         // One entry in ten has too many promotions: percentiles below 90 % ignore it, and an objective at 80 % permits
         // them.
-        let totals = totals(&[500_000, 850_000, 950_000], (0..400).map(|entry| if entry % 10 == 9 { 5_000 } else { 100 }));
-        let check = |percentile, expected: Option<u32>| {
-            let objective = Objective { percentile: RatioPpm(percentile), rate_max: RatioPpm(2_000) };
+        let (grid, tally) = tally(&[500_000, 850_000, 950_000], (0..400).map(|entry| if entry % 10 == 9 { 5_000 } else { 100 }));
+        let check = |percentile, rate_max, expected: Option<u32>| {
+            let objective = Objective { percentile: RatioPpm(percentile), rate_max: RatioPpm(rate_max) };
+            let totals = tally.clone().finish(&grid, objective.percentile);
             assert_eq!(best(&totals, &objective).map(|total| total.percentile.0), expected);
         };
-        check(800_000, Some(850_000));
-        check(980_000, Some(950_000));
-        let nothing = Objective { percentile: RatioPpm::ONE, rate_max: RatioPpm(0) };
-        assert_eq!(best(&totals, &nothing).map(|total| total.percentile), None);
+        check(800_000, 2_000, Some(850_000));
+        check(980_000, 2_000, Some(950_000));
+        check(1_000_000, 0, None);
         let objective = Objective { percentile: RatioPpm(980_000), rate_max: RatioPpm(2_000) };
+        let totals = tally.finish(&grid, objective.percentile);
         let front: Vec<_> = front(&totals, &objective).iter().map(|total| total.percentile.0).collect();
         assert_eq!(front.last(), Some(&950_000));
         assert_eq!(front.len(), 2, "{front:?}: of two percentiles with the same outcome, the front has one");

@@ -7,8 +7,8 @@ use units::{Age, Millis, RatioPpm};
 /// Maximum percentiles, and maximum warm-ups, of a grid.
 pub const AXIS_MAX: usize = 1_000;
 
-/// Maximum pairs of a grid: each takes 21 KiB per group and thread.
-pub const PAIRS_MAX: usize = 10_000;
+/// Maximum pairs of a grid: each takes 388 bytes per group and thread, and 256 for every 32 bins of rates in use.
+pub const PAIRS_MAX: usize = 50_000;
 
 /// Percentiles K and warm-ups S. A replay evaluates all their pairs at once.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -130,7 +130,7 @@ mod tests {
         check(&[1], &[], Err(GridError::Count(0, "warm-ups")));
         check(&[1_000_001], &[0], Err(GridError::Percentile(RatioPpm(1_000_001))));
         let many: Vec<u32> = (0..1_000).collect();
-        check(&many, &(0..11).collect::<Vec<_>>(), Err(GridError::Pairs(11_000)));
+        check(&many, &(0..51).collect::<Vec<_>>(), Err(GridError::Pairs(51_000)));
         let grid = Grid::new(ppm(&[990_000, 900_000]), vec![Millis(600), Millis::ZERO]).unwrap();
         assert_eq!((grid.percentiles(), grid.warmups()), (&ppm(&[900_000, 990_000])[..], &[Millis::ZERO, Millis(600)][..]));
     }

@@ -10,8 +10,8 @@ use std::ops::Range;
 use serde::{Deserialize, Serialize};
 use units::{Millis, RatioPpm, UnixMillis};
 
-use crate::grid::Grid;
-use crate::rates::{self, BINS};
+use crate::grid::{AXIS_MAX, Grid};
+use crate::rates;
 use crate::sampling::Sampled;
 use crate::series::{Compressibility, WINDOW_MS_MAX};
 
@@ -105,6 +105,8 @@ impl Sums {
 pub(crate) struct Running {
     /// Differences as in [`Tally`], one more than percentiles, modulo 2^64.
     sums: Vec<[u64; 4]>,
+    /// The percentiles at which sums changed, one bit each: of a large grid's, an entry changes few.
+    changed: [u64; (AXIS_MAX + 1).div_ceil(64)],
     warm: usize,
     window_ms: u64,
 }
@@ -112,11 +114,13 @@ pub(crate) struct Running {
 impl Running {
     /// Creates empty sums.
     pub(crate) fn new(grid: &Grid) -> Self {
-        Self { sums: vec![[0; 4]; grid.percentiles().len() + 1], warm: 0, window_ms: 0 }
+        let sums = vec![[0; 4]; grid.percentiles().len() + 1];
+        Self { sums, changed: [0; (AXIS_MAX + 1).div_ceil(64)], warm: 0, window_ms: 0 }
     }
 
     #[inline]
     fn change(&mut self, percentile: usize, more: [u64; 4], less: [u64; 4]) {
+        self.changed[percentile / 64] |= 1 << (percentile % 64);
         for (slot, (more, less)) in self.sums[percentile].iter_mut().zip(more.into_iter().zip(less)) {
             *slot = slot.wrapping_add(more.wrapping_sub(less));
         }
@@ -132,8 +136,8 @@ pub struct Tally {
     warmups: usize,
     /// By percentile, then by the last warm-up that has passed.
     sums: Vec<Sums>,
-    /// Counts of entries by promotion rate, [`BINS`] per pair, in the same order.
-    bins: Vec<u64>,
+    /// Counts of entries by promotion rate, in the same order.
+    counts: Counts,
 }
 
 impl Tally {
@@ -141,7 +145,7 @@ impl Tally {
     #[must_use]
     pub fn new(grid: &Grid) -> Self {
         let pairs = grid.pairs();
-        Self { base: Base::default(), warmups: grid.warmups().len(), sums: vec![Sums::default(); pairs], bins: vec![0; pairs * BINS] }
+        Self { base: Base::default(), warmups: grid.warmups().len(), sums: vec![Sums::default(); pairs], counts: Counts::new(pairs) }
     }
 
     /// Adds the outcomes of an entry, by ranges of percentiles, for the first `warm` warm-ups, at least one.
@@ -195,12 +199,16 @@ impl Tally {
         if running.warm == 0 {
             return;
         }
-        for (percentile, changes) in running.sums.iter_mut().enumerate() {
-            let [stored_page_ms, pool_page_ms, promotions, unresolved] =
-                std::mem::take(changes).map(|change| i128::from(change.cast_signed()).cast_unsigned());
-            // The difference above the highest percentile is not needed.
-            if let Some(slot) = self.sums.get_mut(percentile * self.warmups + running.warm - 1) {
-                slot.add(&Sums { stored_page_ms, pool_page_ms, promotions, unresolved });
+        for (word, changed) in running.changed.iter_mut().enumerate() {
+            while *changed != 0 {
+                let percentile = word * 64 + changed.trailing_zeros() as usize;
+                *changed &= *changed - 1;
+                let [stored_page_ms, pool_page_ms, promotions, unresolved] =
+                    std::mem::take(&mut running.sums[percentile]).map(|change| i128::from(change.cast_signed()).cast_unsigned());
+                // The difference above the highest percentile is not needed.
+                if let Some(slot) = self.sums.get_mut(percentile * self.warmups + running.warm - 1) {
+                    slot.add(&Sums { stored_page_ms, pool_page_ms, promotions, unresolved });
+                }
             }
         }
     }
@@ -208,8 +216,7 @@ impl Tally {
     /// Adds to a bin, modulo 2^64.
     #[inline]
     fn count(&mut self, percentile: usize, warm: usize, bin: usize, more: u64) {
-        let slot = &mut self.bins[(percentile * self.warmups + warm - 1) * BINS + bin];
-        *slot = slot.wrapping_add(more);
+        self.counts.add(percentile * self.warmups + warm - 1, bin, more);
     }
 
     /// Adds the sums of another part of the same work.
@@ -218,36 +225,65 @@ impl Tally {
         for (mine, theirs) in self.sums.iter_mut().zip(&other.sums) {
             mine.add(theirs);
         }
-        for (mine, theirs) in self.bins.iter_mut().zip(&other.bins) {
-            *mine = mine.wrapping_add(*theirs);
-        }
+        self.counts.merge(&other.counts);
     }
 
-    /// Returns the totals of every pair: by percentile, then by warm-up, both ascending.
+    /// Returns the totals of every pair: by percentile, then by warm-up, both ascending. Rates are those at `percentile` of the
+    /// entries, and at [`TAIL`].
     #[must_use]
-    pub fn finish(mut self, grid: &Grid) -> Vec<Total> {
+    pub fn finish(mut self, grid: &Grid, percentile: RatioPpm) -> Vec<Total> {
+        self.accumulate();
+        let pairs = grid.percentiles().iter().flat_map(|&percentile| grid.warmups().iter().map(move |&warmup| (percentile, warmup)));
+        let total = |((k, warmup), &sums)| Total { percentile: k, warmup, base: self.base, sums, entries_on: 0, rates: Rates::default() };
+        let mut totals: Vec<Total> = pairs.zip(&self.sums).map(total).collect();
+        self.counts.each(self.warmups, |pair, counts| {
+            if let Some(total) = totals.get_mut(pair) {
+                total.entries_on = counts.total();
+                total.rates = Rates::new(counts, percentile, self.base.entries.saturating_sub(total.entries_on));
+            }
+            true
+        });
+        totals
+    }
+
+    /// Turns the sums from differences into those of each pair.
+    fn accumulate(&mut self) {
         let row = self.warmups;
-        // Accumulate over percentiles: each differs from the one before it by the ranges that start and end there.
+        // Over percentiles: each differs from the one before it by the ranges that start and end there.
         for index in row..self.sums.len() {
             let before = self.sums[index - row];
             self.sums[index].add(&before);
         }
-        for index in row * BINS..self.bins.len() {
-            self.bins[index] = self.bins[index].wrapping_add(self.bins[index - row * BINS]);
-        }
-        // Accumulate over warm-ups: entries after a longer warm-up also count for the shorter ones.
+        // Over warm-ups: entries after a longer warm-up also count for the shorter ones.
         for index in (0..self.sums.len()).rev().filter(|index| (index + 1) % row != 0) {
             let longer = self.sums[index + 1];
             self.sums[index].add(&longer);
-            for bin in index * BINS..(index + 1) * BINS {
-                self.bins[bin] = self.bins[bin].wrapping_add(self.bins[bin + BINS]);
-            }
         }
-        let pairs = grid.percentiles().iter().flat_map(|&percentile| grid.warmups().iter().map(move |&warmup| (percentile, warmup)));
-        pairs
-            .zip(self.sums.iter().zip(self.bins.chunks_exact(BINS)))
-            .map(|((percentile, warmup), (&sums, bins))| Total::new(percentile, warmup, self.base, sums, bins))
-            .collect()
+    }
+}
+
+/// The share of the entries whose highest rate is the tail of a fleet: bursts that the objective's percentile does not show.
+pub const TAIL: RatioPpm = RatioPpm(995_000);
+
+/// Promotion rates of a pair: promotions per minute as a share of the working set, each the upper edge of its bin, at or below
+/// which a share of the entries lies. `None` if there are no such entries.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Rates {
+    /// The share, as it was given.
+    pub percentile: RatioPpm,
+    /// At this share of the entries with far memory on.
+    pub on: Option<f64>,
+    /// At the share [`TAIL`] of them.
+    pub tail: Option<f64>,
+    /// At this share of all entries, those without far memory counting as a rate of zero. A long warm-up dilutes this value;
+    /// compare `on` with an objective.
+    pub all: Option<f64>,
+}
+
+impl Rates {
+    fn new(counts: &PairCounts, percentile: RatioPpm, entries_off: u64) -> Self {
+        let rate = |share, more| counts.percentile(share, more).map(rates::upper_edge);
+        Self { percentile, on: rate(percentile, 0), tail: rate(TAIL, 0), all: rate(percentile, entries_off) }
     }
 }
 
@@ -264,32 +300,11 @@ pub struct Total {
     pub sums: Sums,
     /// Entries during which far memory was on.
     pub entries_on: u64,
-    /// Entries with far memory on, by promotion rate.
-    bins: Vec<u64>,
+    /// Promotion rates of the entries.
+    pub rates: Rates,
 }
 
 impl Total {
-    fn new(percentile: RatioPpm, warmup: Millis, base: Base, sums: Sums, bins: &[u64]) -> Self {
-        Self { percentile, warmup, base, sums, entries_on: bins.iter().fold(0, |sum: u64, &n| sum.wrapping_add(n)), bins: bins.to_vec() }
-    }
-
-    /// Returns the promotion rate (promotions per minute as a share of the working set) at or below which this share of
-    /// the entries with far memory on lies: the upper edge of the bin. `None` if there are no such entries.
-    #[must_use]
-    pub fn rate_on(&self, percentile: RatioPpm) -> Option<f64> {
-        rates::percentile(&self.bins, percentile).map(rates::upper_edge)
-    }
-
-    /// Returns the same over all entries, those without far memory counting as a rate of zero.
-    ///
-    /// A long warm-up dilutes this value; compare [`Total::rate_on`] with an objective.
-    #[must_use]
-    pub fn rate_all(&self, percentile: RatioPpm) -> Option<f64> {
-        let mut bins = self.bins.clone();
-        bins[0] += self.base.entries - self.entries_on;
-        rates::percentile(&bins, percentile).map(rates::upper_edge)
-    }
-
     /// Returns the coverage (SDFM section 6.1): far memory as a share of the memory that was cold at the first
     /// threshold.
     #[must_use]
@@ -342,6 +357,9 @@ pub fn ratio(part: u128, whole: u128) -> f64 {
     if whole == 0 { 0.0 } else { part as f64 / whole as f64 }
 }
 
+mod counts;
 mod packed;
+
+use counts::{Counts, PairCounts};
 
 pub(crate) use packed::{COUNT_MAX, PAGE_MS_MAX};

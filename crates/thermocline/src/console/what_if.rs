@@ -83,7 +83,7 @@ pub(crate) fn replay(config: &Config, paths: &[PathBuf], percentile: RatioPpm, p
     };
     for (tally, &rate_max) in tallies.into_iter().zip(&objectives) {
         let objective = Objective { percentile, rate_max };
-        let totals = tally.finish(&grid);
+        let totals = tally.finish(&grid, percentile);
         answer.best.push(best(&totals, &objective).map(|index| answer.pairs.len() + index));
         answer.pairs.extend(totals.iter().map(|total| Pair::new(total, &objective, basis.page_bytes, price_per_gib)));
     }

@@ -236,7 +236,7 @@ fn settle(config: &Config, arguments: &arguments::Model, partial: &Partial) -> R
     let mut answers = Vec::new();
     let mut first = Vec::new();
     for (index, (setup, tally)) in setting.setups.iter().zip(&whole).enumerate() {
-        let totals = tally.clone().finish(&grid);
+        let totals = tally.clone().finish(&grid, question.objective.percentile);
         let of_groups = partial.groups.iter().filter(|_| setting.by != By::Fleet);
         let groups: Vec<(&str, &Tally)> = of_groups.map(|(name, tallies)| (name.as_str(), &tallies[index])).collect();
         if !arguments.allow_unresolved {
@@ -330,7 +330,7 @@ impl Question<'_> {
         let measured = self.measured(totals);
         let best = front::best(&measured, &self.objective);
         let groups = groups.iter().map(|(name, tally)| {
-            let totals = (*tally).clone().finish(self.grid);
+            let totals = (*tally).clone().finish(self.grid, self.objective.percentile);
             Group {
                 name: (*name).to_owned(),
                 jobs: tally.base.jobs,

@@ -22,7 +22,7 @@ fn without_parts_far_memory_is_that_of_the_replay() {
         let setup = Setup { bound, ..Setup::new(P) };
         let open = || (Agents::new(params, thresholds), Model::new(&grid, &[setup], &thresholds, By::Fleet).unwrap());
         let (agents, model) = fleet::run(&source, &fleet::all(&source), two, open, |_| {}).unwrap();
-        let total = &model.whole()[0].clone().finish(&grid)[0];
+        let total = &model.whole()[0].clone().finish(&grid, RatioPpm(980_000))[0];
         assert!(agents.far_page_ms > 0 && agents.part_page_ms == 0);
         assert_eq!((agents.far_page_ms, agents.pool_page_ms), (total.sums.stored_page_ms, total.sums.pool_page_ms), "bound: {bound}");
         assert_eq!(

@@ -120,7 +120,7 @@ fn invalid_files_are_rejected_without_a_panic() {
         if let Ok(mut partial) = Partial::decode(&with_checksum(changed), Path::new("x.tally")) {
             sound += 1;
             let grid = partial.setting.grid().unwrap();
-            let totals = partial.whole().unwrap().into_iter().flat_map(|tally| tally.finish(&grid)).collect::<Vec<_>>();
+            let totals = partial.whole().unwrap().into_iter().flat_map(|tally| tally.finish(&grid, RatioPpm(980_000))).collect::<Vec<_>>();
             assert!(totals.iter().all(|total| total.coverage() >= 0.0 && total.saved_ratio() <= 1.0));
             let _ = partial.merge(count(&fleet, &setting(&fleet), &[1]));
         }

@@ -3,7 +3,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Base, Sums, Tally, Total};
+use super::{Base, Counts, Sums, Tally};
 use crate::grid::{Grid, PAIRS_MAX};
 use crate::rates::BINS;
 
@@ -25,28 +25,27 @@ pub(super) struct PackedTally {
     bins: Sparse<i64>,
 }
 
-fn sparse<T: PartialEq + Default>(values: impl Iterator<Item = T>) -> Sparse<T> {
-    let mut gap = 0;
-    let mut kept = Vec::new();
-    for value in values {
-        if value == T::default() {
-            gap += 1;
-        } else {
-            kept.push((gap, value));
-            gap = 0;
-        }
-    }
-    kept
+/// Packs values that are not zero, at ascending positions.
+fn sparse<T>(values: impl Iterator<Item = (usize, T)>) -> Sparse<T> {
+    let mut next = 0;
+    let packed = values.map(|(at, value)| {
+        let gap = u32::try_from(at - next).unwrap_or(u32::MAX);
+        next = at + 1;
+        (gap, value)
+    });
+    packed.collect()
 }
 
-/// Restores values to their positions; returns `false` if a position does not exist.
-fn spread<T: Copy, U>(kept: &[(u32, T)], places: &mut [U], put: impl Fn(T) -> U) -> bool {
+/// Calls `put` with each value at its position below `len`; returns `false` if a position does not exist.
+fn spread<T: Copy>(kept: &[(u32, T)], len: usize, mut put: impl FnMut(usize, T)) -> bool {
     let mut next = 0usize;
     kept.iter().all(|&(gap, value)| {
-        next = next.saturating_add(gap as usize);
-        let place = places.get_mut(next);
-        next = next.saturating_add(1);
-        place.map(|place| *place = put(value)).is_some()
+        let at = next.saturating_add(gap as usize);
+        next = at.saturating_add(1);
+        if at < len {
+            put(at, value);
+        }
+        at < len
     })
 }
 
@@ -58,8 +57,8 @@ impl From<Tally> for PackedTally {
             base: tally.base,
             pairs: count(tally.sums.len()),
             warmups: count(tally.warmups),
-            sums: sparse(tally.sums.iter().map(signed)),
-            bins: sparse(tally.bins.iter().map(|n| n.cast_signed())),
+            sums: sparse(tally.sums.iter().map(signed).enumerate().filter(|&(_, sums)| sums != [0; 4])),
+            bins: sparse(tally.counts.sparse().map(|(at, count)| (at, count.cast_signed()))),
         }
     }
 }
@@ -72,12 +71,12 @@ impl TryFrom<PackedTally> for Tally {
         if pairs > PAIRS_MAX || warmups == 0 || !pairs.is_multiple_of(warmups) {
             return Err("a tally of no grid");
         }
-        let mut tally = Self { base: packed.base, warmups, sums: vec![Sums::default(); pairs], bins: vec![0; pairs * BINS] };
-        let sums = |sums: [i128; 4]| {
+        let mut tally = Self { base: packed.base, warmups, sums: vec![Sums::default(); pairs], counts: Counts::new(pairs) };
+        let fits = spread(&packed.sums, pairs, |at, sums| {
             let [stored_page_ms, pool_page_ms, promotions, unresolved] = sums.map(i128::cast_unsigned);
-            Sums { stored_page_ms, pool_page_ms, promotions, unresolved }
-        };
-        let fits = spread(&packed.sums, &mut tally.sums, sums) && spread(&packed.bins, &mut tally.bins, i64::cast_unsigned);
+            tally.sums[at] = Sums { stored_page_ms, pool_page_ms, promotions, unresolved };
+        });
+        let fits = fits && spread(&packed.bins, pairs * BINS, |at, count| tally.counts.add(at / BINS, at % BINS, count.cast_unsigned()));
         if fits { Ok(tally) } else { Err("sums of pairs that the grid does not have") }
     }
 }
@@ -94,15 +93,14 @@ impl Tally {
         if counts.iter().any(|&n| n > COUNT_MAX) || sums.iter().any(|&n| n > PAGE_MS_MAX) {
             return false;
         }
-        let possible = |total: &Total| {
-            let Sums { stored_page_ms, pool_page_ms, promotions, unresolved } = total.sums;
+        let possible = |&Sums { stored_page_ms, pool_page_ms, promotions, unresolved }: &Sums| {
             let in_order = pool_page_ms <= stored_page_ms && stored_page_ms <= base.cold_page_ms && promotions <= base.cold_accesses;
-            // Bins are at most the number of entries, so their sum did not overflow either.
-            in_order
-                && unresolved <= u128::from(base.entries)
-                && total.bins.iter().all(|&n| n <= base.entries)
-                && total.entries_on <= base.entries
+            in_order && unresolved <= u128::from(base.entries)
         };
-        self.clone().finish(grid).iter().all(possible)
+        let mut whole = self.clone();
+        whole.accumulate();
+        // Bins are at most the number of entries, so their sum did not overflow either.
+        whole.sums.iter().all(possible)
+            && self.counts.each(self.warmups, |_, counts| counts.at_most(base.entries) && counts.total() <= base.entries)
     }
 }
