@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
-use model::front::{self, Objective};
+use model::front::Objective;
 use model::generate::fit;
 use model::partial::Partial;
 use model::survey::Survey;
