@@ -29,8 +29,7 @@ REFAULTS_WITHOUT_MIN = 10_000
 """With fewer the machine was not short: on a busy host the other program is too slow for that."""
 
 _LOW_ONLY = ("agent_low_only", "agent_low_only_without_mglru")
-"""Controls: protection by `memory.low` alone, with the kernel's multi-generational lists and with its old ones. On 7.2 there is no
-second: DAMON is in use by the kernel itself, and without these lists no tracker is left."""
+"""Controls: protection by `memory.low` alone, with the kernel's multi-generational lists and with its old ones."""
 
 _JOB = "/outer.slice/inner.slice/server"
 _SIBLING_LOW_MIB = 16
@@ -47,6 +46,7 @@ _SETTINGS: node.Settings = {
 def run(lab: Lab) -> dict[str, Any]:
     """Measures each kind of protection in a guest of its own."""
     figures: dict[str, Any] = {}
+    # On 7.2 DAMON is in use by the kernel itself: without MGLRU, no tracker is left.
     controls = _LOW_ONLY[:1] if lab.kernel.name == "7.2" else _LOW_ONLY
     for kind in ("none", "own_cgroup", *controls, "agent", "agent_recursive"):
         with lab.guest(Machine(memory_bytes=MACHINE_MIB * MIB)) as guest:
