@@ -51,7 +51,8 @@ const FACTOR_MAX: f64 = 3.0;
 /// Measurements until the first succeeds: pages of the agent may be kept in DRAM once by chance, and by its unit's limits always.
 const BEGUN_MAX: u32 = 3;
 
-/// Time between two measurements. Each writes 256 KiB, where the agent's pages go to a device: 36 MiB a day.
+/// Time from the end of a measurement to the next one, which takes a control period per step. Each writes 256 KiB, where the agent's
+/// pages go to a device: less than 36 MiB a day.
 const WAIT: Duration = Duration::from_mins(10);
 
 /// The parts of a page fault on swapped-out memory, each a mean.
