@@ -83,7 +83,8 @@ fn unused_memory_becomes_slow_within_a_tolerable_slowdown() {
     let policy = &report["policy"];
     assert_eq!(policy["budget_per_second"], 5000.0, "{report}");
     let periods = policy["periods"].as_array().unwrap();
-    let last = periods.last().unwrap();
+    // On a slow machine a period ends while the program already frees its 16 MiB: what is left then shows nothing.
+    let last = periods.iter().rfind(|period| period["known_bytes"].as_u64() >= Some(16 << 20)).unwrap();
     let share = last["slow_bytes"].as_f64().unwrap() / last["known_bytes"].as_f64().unwrap();
     assert!((0.5..0.95).contains(&share), "{share}: {report}");
     assert!(last["upper_per_second"].as_f64().unwrap() <= 5000.0, "{report}");
