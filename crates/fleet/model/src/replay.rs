@@ -191,22 +191,31 @@ impl Controller {
         if self.spans.iter().all(|span| early.qualifies(span.threshold, needs(span))) {
             return;
         }
-        // A higher percentile needs more observations and has no lower threshold, so thresholds still fall along the spans.
         let mut young = std::mem::take(&mut self.young_spans);
         std::mem::swap(&mut young, &mut self.spans);
         for span in young.drain(..) {
-            let mut end = span.percentiles.end;
-            for k in span.percentiles.clone().rev() {
-                let threshold = early.first_qualifying(span.threshold, self.len, self.needed[k]);
-                let next = k.checked_sub(1).filter(|next| span.percentiles.contains(next));
-                if next.is_some_and(|next| early.first_qualifying(span.threshold, self.len, self.needed[next]) == threshold) {
-                    continue;
-                }
-                self.push(k..end, threshold);
-                end = k;
-            }
+            self.divide(&early, span);
         }
         self.young_spans = young;
+    }
+
+    /// Divides a span by the thresholds that qualify. A higher percentile needs more observations, so what serves it
+    /// serves all lower ones: each threshold takes those up to the last that it qualifies for, unless a younger one does.
+    fn divide(&mut self, early: &Early, Span { percentiles, threshold }: Span) {
+        let first = self.spans.len();
+        let mut start = percentiles.start;
+        for threshold in threshold..self.len {
+            let rest = &self.needed[start..percentiles.end];
+            let Some(&next) = rest.first() else { break };
+            if !early.qualifies(threshold, next) {
+                continue;
+            }
+            let end = start + rest.partition_point(|&needed| early.qualifies(threshold, needed));
+            self.push(start..end, threshold);
+            start = end;
+        }
+        // Spans are in the order of falling thresholds.
+        self.spans[first..].reverse();
     }
 
     /// Computes the sums over all counters again, after they have faded.

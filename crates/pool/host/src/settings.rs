@@ -59,9 +59,11 @@ use crate::{accesses, free_memory, guest_file, host, monitor};
         accessed: RatioPpm = Unit::Ratio, "0.5%" in "0%" ..= "100%",
             "The share of the memory that a guest accesses in a period that may be pool memory.";
         counters: Option<Duration> = Unit::DurationOrOff, "5s" in "100ms" ..= "1m",
-            "How long to sample the performance counters of a guest that accesses more; `off` disables sampling.";
+            "How long to sample the performance counters of a guest: once after `least_life`, and whenever it accesses more; `off` disables sampling.";
         least_life: Duration = Unit::Duration, "10m" in "0s" ..= "30d",
-            "How long a guest must have run for its untouched memory to count in predictions for its customer.";
+            "How long a guest must have run for its untouched memory to count in predictions for its customer, and its counters for its workload.";
+        counters_agree: u32 = Unit::Count, "5" in "1" ..= "1000",
+            "How many of the latest guests of a workload (customer, type and region) must all be insensitive by their counters for the next one to count as insensitive.";
         budget: RatioPpm = Unit::Ratio, "1%" in "0%" ..= "100%",
             "The share of all guests started that may be mitigated. The first is always within the budget.";
         rest: Duration = Unit::Duration, "10m" in "1ms" ..= "30d",
@@ -176,6 +178,7 @@ impl Settings {
             period: monitor.period,
             accesses: accesses::Settings { instrument: monitor.instrument, window: monitor.window },
             least_life: monitor.least_life,
+            counters_agree: usize::try_from(monitor.counters_agree).unwrap_or(usize::MAX),
             monitor: monitor::Settings {
                 touched: monitor.touched,
                 accessed: monitor.accessed,

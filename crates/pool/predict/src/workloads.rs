@@ -29,6 +29,9 @@ impl Default for Evidence {
     }
 }
 
+/// The largest number of workloads; further ones have no answer.
+pub const WORKLOADS_MAX: usize = 100_000;
+
 /// What the latency model said of the VMs of each workload.
 #[derive(Clone, Debug)]
 pub struct Workloads<K> {
@@ -46,6 +49,9 @@ impl<K: Eq + Hash> Workloads<K> {
 
     /// Records what the model says of a VM's counters. VMs are recorded in the order of their start.
     pub fn record(&mut self, workload: K, started: i64, latency: Latency) {
+        if self.vms.len() >= WORKLOADS_MAX && !self.vms.contains_key(&workload) {
+            return;
+        }
         let vms = self.vms.entry(workload).or_default();
         vms.push_back((started, latency));
         // The first one is not needed once as many after it have run for long enough.
@@ -111,6 +117,17 @@ mod tests {
         check(&[(0, yes(0.9)), (1, Latency::NoAnswer(NoAnswer::Drifted))], 200, Latency::NoAnswer(NoAnswer::Drifted));
         check(&[(0, Latency::NoModel), (1, yes(0.9))], 200, Latency::NoModel);
         check(&[(0, yes(0.9)), (i64::MAX, yes(0.9))], i64::MAX, yes(0.9));
+    }
+
+    #[test]
+    fn the_number_of_workloads_is_limited() {
+        let mut workloads = Workloads::new(Evidence { agree: 1, run_seconds: 0 });
+        for workload in 0..=WORKLOADS_MAX {
+            workloads.record(workload, 0, Latency::Insensitive(0.5));
+        }
+        workloads.record(0, 1, Latency::Insensitive(0.9));
+        assert_eq!(workloads.latency(&0, 1), Latency::Insensitive(0.9));
+        assert_eq!(workloads.latency(&WORKLOADS_MAX, 1), NO_HISTORY);
     }
 
     #[test]

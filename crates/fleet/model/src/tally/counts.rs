@@ -76,13 +76,16 @@ impl Counts {
 
     /// Sums the differences up, over percentiles and from the longest warm-up on, and calls `visit` with the counts of each
     /// pair, `warmups` pairs per percentile. It stops at the first `false`; returns whether there was none.
+    ///
+    /// The sums over percentiles are kept, one for each warm-up: most entries are those of jobs for which the longest warm-up
+    /// has passed, and only that sum has many blocks.
     pub(super) fn each(&self, warmups: usize, mut visit: impl FnMut(usize, &PairCounts) -> bool) -> bool {
         let percentiles = self.places.len() / BLOCKS / warmups.max(1);
-        // By percentile: its differences from the percentile before, summed over the warm-ups that are at least as long.
-        let mut columns = vec![Column::new(); percentiles];
-        (0..warmups).rev().all(|warmup| {
-            let mut counts = PairCounts { blocks: [[0; BLOCK]; BLOCKS], sums: [0; BLOCKS] };
-            columns.iter_mut().enumerate().all(|(percentile, column)| {
+        // By warm-up: the entries for which it is the last that has passed.
+        let mut columns = vec![Column::new(); warmups];
+        (0..percentiles).all(|percentile| {
+            let mut counts = PairCounts { blocks: [[0; BLOCK]; BLOCKS], sums: [0; BLOCKS], total: 0 };
+            columns.iter_mut().enumerate().rev().all(|(warmup, column)| {
                 let pair = percentile * warmups + warmup;
                 column.add(&self.places[pair * BLOCKS..][..BLOCKS], &self.blocks);
                 counts.add(column);
@@ -101,25 +104,47 @@ impl PartialEq for Counts {
 
 impl Eq for Counts {}
 
-/// Differences of one percentile from the one before it.
+/// The counts of one percentile, of the entries for which a warm-up is the last that has passed.
 #[derive(Clone)]
 struct Column {
-    blocks: Box<[Block; BLOCKS]>,
-    /// The blocks that were ever used, one bit each.
-    used: u128,
+    /// One more than the index of each block in `blocks`; 0 if it does not exist.
+    places: [u8; BLOCKS],
+    blocks: Vec<Counted>,
+}
+
+/// A block with its number and its sum.
+#[derive(Clone)]
+struct Counted {
+    number: usize,
+    sum: u64,
+    block: Block,
 }
 
 impl Column {
     fn new() -> Self {
-        const { assert!(BLOCKS <= 128, "a bit for each block") };
-        Self { blocks: Box::new([[0; BLOCK]; BLOCKS]), used: 0 }
+        const { assert!(BLOCKS < 256, "a place has eight bits") };
+        Self { places: [0; BLOCKS], blocks: Vec::new() }
     }
 
+    /// Adds the blocks at these places, where there are any.
     fn add(&mut self, places: &[u32], blocks: &[Block]) {
         for (number, &index) in places.iter().enumerate().filter(|&(_, &index)| index != 0) {
-            add(&mut self.blocks[number], &blocks[index as usize]);
-            self.used |= 1 << number;
+            let counted = self.block(number);
+            let changes = &blocks[index as usize];
+            add(&mut counted.block, changes);
+            counted.sum = changes.iter().fold(counted.sum, |sum, &change| sum.wrapping_add(change));
         }
+    }
+
+    /// Returns a block, which then exists.
+    fn block(&mut self, number: usize) -> &mut Counted {
+        if self.places[number] == 0 {
+            self.blocks.push(Counted { number, sum: 0, block: [0; BLOCK] });
+            #[expect(clippy::cast_possible_truncation, reason = "there are less than 256 blocks")]
+            let place = self.blocks.len() as u8;
+            self.places[number] = place;
+        }
+        &mut self.blocks[usize::from(self.places[number]) - 1]
     }
 }
 
@@ -128,23 +153,21 @@ pub(super) struct PairCounts {
     blocks: [Block; BLOCKS],
     /// The sum of each block.
     sums: [u64; BLOCKS],
+    total: u64,
 }
 
 impl PairCounts {
     fn add(&mut self, column: &Column) {
-        let mut used = column.used;
-        while used != 0 {
-            let number = used.trailing_zeros() as usize;
-            used &= used - 1;
-            let changes = &column.blocks[number];
-            add(&mut self.blocks[number], changes);
-            self.sums[number] = changes.iter().fold(self.sums[number], |sum, &change| sum.wrapping_add(change));
+        for Counted { number, sum, block } in &column.blocks {
+            add(&mut self.blocks[*number], block);
+            self.sums[*number] = self.sums[*number].wrapping_add(*sum);
+            self.total = self.total.wrapping_add(*sum);
         }
     }
 
     /// Returns the number of entries.
     pub(super) fn total(&self) -> u64 {
-        self.sums.iter().fold(0, |sum: u64, &n| sum.wrapping_add(n))
+        self.total
     }
 
     /// Returns whether no bin has more than `most` entries.

@@ -28,6 +28,7 @@ use units::{Age, Millis, Pages};
 
 use super::lists::{PoolSizeError, copy, used};
 use super::partial::{Part, far, oldest};
+use super::pooled::above_count;
 use super::shown::Shown;
 use super::{Decision, Hold, Input, Params, Reason, Sample, hold, next_after};
 use crate::thresholds::{THRESHOLDS_MAX, Thresholds};
@@ -156,9 +157,8 @@ impl Mean {
         let promoted = self.promoted[index];
         let Some(sample) = sample.filter(|sample| sample.is_partial()) else { return promoted };
         let stands_for = sample.of.0.div_ceil(sample.pages.0.max(1));
-        // A page of the sample stands for so many, and 1.645^2 is less than 2.707.
-        let error = (u128::from(promoted) * u128::from(stands_for) * 2_707 / 1_000).isqrt() + 1;
-        promoted.saturating_add(u64::try_from(error).unwrap_or(u64::MAX)).saturating_add(stands_for.saturating_mul(3))
+        let error = above_count(promoted.into(), stands_for.into());
+        promoted.saturating_add(u64::try_from(error).unwrap_or(u64::MAX))
     }
 }
 

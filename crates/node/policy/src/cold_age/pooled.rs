@@ -45,6 +45,13 @@ impl Sample {
     }
 }
 
+/// Returns how far the upper 95 % bound of a Poisson count is above it, rounded up. Each event counts as `event` in `count` and in
+/// the result: `event (1.645 sqrt(count / event) + 3)`.
+pub(super) fn above_count(count: u128, event: u128) -> u128 {
+    // 1.645^2 is less than 2.707. The square root of a number of parts is that of the events times the root of the parts of one.
+    3 * event + 1 + count.saturating_mul(event).saturating_mul(2_707).div_ceil(1_000).isqrt()
+}
+
 /// Sums by threshold, in fractions of a sampled page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pooled {
@@ -74,6 +81,7 @@ impl Pooled {
     /// Returns the upper 95 % bound of the promotions of threshold `index`, in millionths of those permitted; 0 if it was only
     /// observed on all pages.
     #[must_use]
+    #[inline]
     pub fn upper_ppm(&self, index: usize) -> u32 {
         let (Some(&promoted), Some(&allowed)) = (self.promoted.get(index), self.allowed.get(index)) else { return u32::MAX };
         let unsampled = u128::from(1_000_000_u32.saturating_sub(self.share_ppm));
@@ -81,8 +89,7 @@ impl Pooled {
             return 0;
         }
         let count = u128::from(promoted);
-        // 1.645^2 is less than 2.707. The square root of a number of fractions is that of the pages times sqrt(64).
-        let error = u128::from(3 * FRACTIONS) + 1 + (count * 2_707 * u128::from(FRACTIONS)).div_ceil(1_000).isqrt();
+        let error = above_count(count, FRACTIONS.into());
         let error = (error * error * unsampled).div_ceil(1_000_000).isqrt() + 1;
         let ppm = ((count + error) * 1_000_000).checked_div(u128::from(allowed)).unwrap_or(u128::MAX);
         u32::try_from(ppm).unwrap_or(u32::MAX)

@@ -19,6 +19,10 @@ use units::Pages;
 
 use super::Input;
 use super::partial::far;
+use super::pooled::above_count;
+
+/// Parts of a page that the bound is computed in.
+const PARTS: u128 = 1_000;
 
 /// Sums over the last periods.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -51,10 +55,10 @@ impl Shown {
 
     /// Returns how many pages may be far if so many may return in a period on average; `None` if nothing was far.
     pub(super) fn far_max(&self, input: &Input, allowed: Pages) -> Option<Pages> {
-        // In thousandths of a page; 1.645^2 is less than 2.707.
-        let count = u128::from(self.returned);
-        let upper = count * 1_000 + (count * 2_707_000).isqrt() + 3_001;
-        let pages = Pages(u64::try_from(u128::from(allowed.0) * 1_000 * u128::from(self.page_periods) / upper).unwrap_or(u64::MAX));
+        let count = u128::from(self.returned) * PARTS;
+        let upper = count + above_count(count, PARTS);
+        let pages = u128::from(allowed.0) * PARTS * u128::from(self.page_periods) / upper;
+        let pages = Pages(u64::try_from(pages).unwrap_or(u64::MAX));
         let far = far(input);
         Some(pages.min(far + far)).filter(|most| *most > Pages::ZERO)
     }

@@ -1,7 +1,7 @@
-//! Guests that have ended: the history that predictions rest on (Pond section 4.4), and the rows that models are trained on.
+//! What guests leave behind: the history that predictions rest on (Pond section 4.4), and the rows that models are trained on.
 //!
-//! A file of JSON lines beside the guests' records, `lives.jsonl`, which `thermocline pool import` reads. It is only appended
-//! to; a line that was cut by a crash is skipped.
+//! Guests that have ended are in a file of JSON lines beside the guests' records, `lives.jsonl`, which `thermocline pool import`
+//! reads. It is only appended to; a line that was cut by a crash is skipped.
 
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
@@ -9,11 +9,11 @@ use std::io::{BufRead, BufReader, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use predict::History;
+use predict::{Evidence, History, Latency, NoAnswer, Predictor, Workloads};
 use serde::{Deserialize, Serialize};
 use units::Bytes;
 
-use super::settings::Refused;
+use super::settings::{Refused, Settings};
 use crate::vm::{Record, Samples};
 
 /// Version of the format of a line.
@@ -45,7 +45,7 @@ pub(super) struct Life {
     pub(super) touched_bytes: Option<Bytes>,
     mitigated: bool,
     samples: Samples,
-    /// Performance counters of its last sample with more pool accesses than predicted.
+    /// Performance counters of its last sample.
     counters: BTreeMap<String, f64>,
 }
 
@@ -76,6 +76,16 @@ impl Life {
         })
     }
 
+    fn has_run(&self, least: Duration) -> bool {
+        u64::try_from(self.departure.saturating_sub(self.arrival)).unwrap_or(0) >= least.as_secs()
+    }
+
+    /// What identifies its workload.
+    fn request(&self) -> predict::Request {
+        let (vm_type, location) = (self.vm_type.clone(), self.location.clone());
+        predict::Request { customer: self.customer, vm_type, location, ..predict::Request::default() }
+    }
+
     /// The share of its memory that it never touched.
     fn untouched_ratio(&self) -> Option<f64> {
         let touched = self.touched_bytes?.min(self.memory_bytes);
@@ -85,26 +95,40 @@ impl Life {
     }
 }
 
-/// The guests that have ended, on disk and as a history by customer.
+/// Customer, type and region: guests with the same values are assumed to run the same workload.
+type Workload = (u64, Option<String>, Option<String>);
+
+fn workload(vm: &predict::Request) -> Option<Workload> {
+    Some((vm.customer?, vm.vm_type.clone(), vm.location.clone()))
+}
+
+/// The guests that have ended, on disk and as a history by customer; and what the counters of guests said of their workloads.
 #[derive(Debug)]
 pub(super) struct Lives {
     path: PathBuf,
     /// A guest that ran for less counts for no prediction.
     least: Duration,
     history: History,
+    /// Guests are recorded once they have run for long enough, in this order: the times in it are not used.
+    workloads: Workloads<Workload>,
 }
 
 impl Lives {
     /// Reads the file in a directory, if there is one. Lines that cannot be read are counted and skipped.
-    pub(super) fn load(directory: &Path, least: Duration, history: History) -> Result<Self, Refused> {
-        let mut lives = Self { path: directory.join(LIVES), least, history };
+    pub(super) fn load(directory: &Path, settings: &Settings, predictor: Option<&Predictor>) -> Result<Self, Refused> {
+        let mut lives = Self {
+            path: directory.join(LIVES),
+            least: settings.least_life,
+            history: predictor.map_or_else(|| History::new(0, 0), Predictor::new_history),
+            workloads: Workloads::new(Evidence { agree: settings.counters_agree, run_seconds: 0 }),
+        };
         for path in [lives.aside(), lives.path.clone()] {
             let file = match File::open(&path) {
                 Ok(file) => file,
                 Err(error) if error.kind() == std::io::ErrorKind::NotFound => continue,
                 Err(error) => return Err(Refused(format!("cannot read {}: {error}", path.display()))),
             };
-            let damaged = lives.read(file).map_err(|error| Refused(format!("cannot read {}: {error}", path.display())))?;
+            let damaged = lives.read(file, predictor).map_err(|error| Refused(format!("cannot read {}: {error}", path.display())))?;
             if damaged > 0 {
                 log::warn!("{}: {damaged} lines are damaged and were skipped", path.display());
             }
@@ -113,7 +137,7 @@ impl Lives {
     }
 
     /// Counts the lives of a file. Returns the number of damaged lines.
-    fn read(&mut self, file: File) -> std::io::Result<u64> {
+    fn read(&mut self, file: File, predictor: Option<&Predictor>) -> std::io::Result<u64> {
         let (mut lines, mut line, mut damaged) = (BufReader::new(file), Vec::new(), 0);
         loop {
             line.clear();
@@ -121,7 +145,12 @@ impl Lives {
                 return Ok(damaged);
             }
             match serde_json::from_slice::<Life>(&line) {
-                Ok(life) if life.guest_life == VERSION => self.count(&life),
+                Ok(life) if life.guest_life == VERSION => {
+                    self.count(&life);
+                    if let Some(predictor) = predictor.filter(|_| life.has_run(self.least) && !life.counters.is_empty()) {
+                        self.add_counted(&life.request(), latency(predictor, &life.counters));
+                    }
+                }
                 _ => damaged += 1,
             }
         }
@@ -132,9 +161,8 @@ impl Lives {
     }
 
     fn count(&mut self, life: &Life) {
-        let lived = u64::try_from(life.departure.saturating_sub(life.arrival)).unwrap_or(0);
         if let (Some(customer), Some(untouched)) = (life.customer, life.untouched_ratio())
-            && lived >= self.least.as_secs()
+            && life.has_run(self.least)
         {
             self.history.record(customer, life.departure, untouched);
         }
@@ -165,6 +193,39 @@ impl Lives {
     pub(super) fn recent(&self, customer: u64, now: i64) -> Vec<f32> {
         self.history.recent(customer, now).collect()
     }
+
+    /// Adds the guests that run and whose counters were sampled.
+    pub(super) fn add_running(&mut self, records: &[Record], predictor: &Predictor) {
+        for record in records {
+            if let Some(counted) = record.counted.as_ref().filter(|counted| has_run(record, self.least, counted.at)) {
+                self.add_counted(&record.request.vm, latency(predictor, &counted.counters));
+            }
+        }
+    }
+
+    /// Adds what the latency model says of a guest's counters. The guest has run for long enough.
+    pub(super) fn add_counted(&mut self, vm: &predict::Request, latency: Latency) {
+        if let Some(workload) = workload(vm) {
+            self.workloads.record(workload, 0, latency);
+        }
+    }
+
+    /// What the counters of the latest guests of the same workload say.
+    pub(super) fn latency(&self, vm: &predict::Request) -> Latency {
+        workload(vm).map_or(Latency::NoAnswer(NoAnswer::NoHistory), |workload| self.workloads.latency(&workload, 0))
+    }
+}
+
+/// Whether a guest has run for so long at `now`, in seconds since 1970.
+pub(super) fn has_run(record: &Record, least: Duration, now: f64) -> bool {
+    record.started_at.is_some_and(|started| started > 0.0 && now - started >= least.as_secs_f64())
+}
+
+/// What the latency model says of counters.
+pub(super) fn latency(predictor: &Predictor, counters: &BTreeMap<String, f64>) -> Latency {
+    #[expect(clippy::cast_possible_truncation, reason = "the model's precision")]
+    let values = counters.iter().map(|(name, &value)| (name.clone(), value as f32)).collect();
+    predictor.latency(Some(&values))
 }
 
 /// Whether the last line of a file has no end.

@@ -20,8 +20,10 @@ pub struct Settings {
     pub period: Duration,
     /// How the monitor sees accesses.
     pub accesses: accesses::Settings,
-    /// A guest that ran for less is no history of its customer.
+    /// A guest that ran for less is no history of its customer, and its counters say nothing of its workload.
     pub least_life: Duration,
+    /// So many of the latest guests of a workload must be insensitive by their counters for the next one to count as such.
+    pub counters_agree: usize,
     /// Tolerances of the monitor, and limits of mitigation.
     pub monitor: monitor::Settings,
     /// Least time between two mitigations.

@@ -60,7 +60,7 @@ impl Host {
             (None, _, None) => Ok(Share::local(memory, Why::NoPrediction)),
             (None, None, _) => Ok(Share::local(memory, Why::NoManager)),
             (None, Some(slice), Some(predictor)) => {
-                let decision = predictor.decide(&self.with_history(&request.vm));
+                let decision = self.predict(predictor, &request.vm);
                 log::info!("guest {}: {decision:?}", request.name);
                 Ok(share::predicted(memory, &decision, slice, local_min))
             }

@@ -5,7 +5,7 @@ use std::ops::{Deref, DerefMut};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use predict::{History, Predictor};
+use predict::{Decision, Predictor};
 use units::Bytes;
 
 use super::lives::{Life, Lives};
@@ -74,15 +74,17 @@ impl Host {
         for (name, why) in &damaged {
             log::error!("guest {name}: {why}. {DAMAGED}");
         }
+        let mut lives = Lives::load(store.directory(), &settings, predictor.as_ref())?;
+        if let Some(predictor) = &predictor {
+            lives.add_running(&records, predictor);
+        }
         let guests = records.into_iter().map(|record| (record.request.name.clone(), Guest { record, busy: None })).collect();
         let table = Mutex::new(Table { guests, totals, damaged, pool_error: None });
-        let history = predictor.as_ref().map_or_else(|| History::new(0, 0), Predictor::new_history);
-        let lives = Mutex::new(Lives::load(store.directory(), settings.least_life, history)?);
-        Ok(Self { settings, driver, capacity, predictor, perf: None, store, counts: Counts::default(), lives, table })
+        Ok(Self { settings, driver, capacity, predictor, perf: None, store, counts: Counts::default(), lives: Mutex::new(lives), table })
     }
 
-    /// Adds sampling of performance counters, for `time` per sample. Guests that access more of the pool than predicted
-    /// are sampled. Without a latency model there is no sampling.
+    /// Adds sampling of performance counters, for `time` per sample: once of each guest that has run for long enough, and of those
+    /// that access more of the pool than predicted. Without a latency model there is no sampling.
     #[must_use]
     pub fn with_counters(mut self, perf: Perf, time: Duration) -> Self {
         self.perf = self.predictor.as_ref().is_some_and(Predictor::has_latency_model).then_some((perf, time));
@@ -93,19 +95,30 @@ impl Host {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// What guests have left behind.
+    pub(super) fn lives(&self) -> MutexGuard<'_, Lives> {
+        self.lives.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Adds a guest that ends now to the history and the file of lives.
     pub(super) fn record_life(&self, record: &Record) {
         let Some(life) = Life::of(&self.settings.name, record, now()) else { return };
-        if let Err(error) = self.lives.lock().unwrap_or_else(PoisonError::into_inner).add(&life) {
+        if let Err(error) = self.lives().add(&life) {
             log::error!("guest {}: {error}", record.request.name);
         }
     }
 
-    /// The request with the history of its customer on this host, unless it has one already.
-    pub(super) fn with_history(&self, request: &predict::Request) -> predict::Request {
-        let recent = |customer| self.lives.lock().unwrap_or_else(PoisonError::into_inner).recent(customer, request.arrival);
+    /// Predicts for a request, with the history of its customer and the counters of its workload on this host, unless it has these
+    /// itself.
+    pub(super) fn predict(&self, predictor: &Predictor, request: &predict::Request) -> Decision {
+        let lives = self.lives();
+        let recent = |customer| lives.recent(customer, request.arrival);
         let history = request.history.clone().or_else(|| request.customer.map(recent));
-        predict::Request { history, ..request.clone() }
+        let vm = predict::Request { history, ..request.clone() };
+        if vm.counters.is_some() || !predictor.has_latency_model() {
+            return predictor.decide(&vm);
+        }
+        predictor.decide_for(&vm, lives.latency(&vm))
     }
 
     /// Claims a guest for an operation.

@@ -211,6 +211,7 @@ fn settings() -> Settings {
         local_min: Bytes::mib(256),
         period: Duration::from_secs(1800),
         least_life: Duration::ZERO,
+        counters_agree: 5,
         accesses: accesses::Settings { instrument: Choice::Auto, window: Duration::from_secs(10) },
         monitor: monitor::Settings { touched: RatioPpm(50_000), accessed: RatioPpm(5_000), budget: RatioPpm(10_000), attempts: 2 },
         cooldown: Duration::from_secs(600),

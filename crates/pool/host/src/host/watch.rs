@@ -3,6 +3,7 @@
 use predict::Latency;
 use units::Bytes;
 
+use super::lives;
 use super::table::{Claim, Host, now};
 use crate::accesses::Seen;
 use crate::driver::Usage;
@@ -21,6 +22,7 @@ impl Host {
             }
             let Ok(mut guest) = self.claim(&name, "being sampled") else { continue };
             let Some(process) = guest.process.filter(|_| guest.state == State::Running) else { continue };
+            self.sample_workload(&mut guest, &process);
             if guest.mapped.is_empty() {
                 self.sample_touched(&mut guest, &process);
                 guest.try_save();
@@ -78,6 +80,14 @@ impl Host {
         }
     }
 
+    /// Samples the counters of a guest that has run for long enough, once, for later guests of its workload.
+    fn sample_workload(&self, guest: &mut Claim<'_>, process: &Process) {
+        let is_due = guest.counted.is_none() && guest.request.vm.customer.is_some();
+        if is_due && lives::has_run(guest, self.settings.least_life, now()) {
+            self.sample_counters(guest, process);
+        }
+    }
+
     /// Whether the latency model predicts from the guest's current performance counters that it is insensitive. `None`
     /// if counters are not sampled or the model makes no prediction.
     fn sample_counters(&self, guest: &mut Claim<'_>, process: &Process) -> Option<bool> {
@@ -85,15 +95,17 @@ impl Host {
         let predictor = self.predictor.as_ref()?;
         let (outcome, counted) = match perf.of_process(process.pid, *time) {
             Ok(counters) => {
-                #[expect(clippy::cast_possible_truncation, reason = "the model's precision")]
-                let values = counters.iter().map(|(name, &value)| (name.clone(), value as f32)).collect();
-                let latency = predictor.latency(Some(&values));
+                let latency = lives::latency(predictor, &counters);
                 let (outcome, score) = match latency {
                     Latency::Insensitive(score) => ("insensitive", Some(score)),
                     Latency::Sensitive(score) => ("sensitive", Some(score)),
                     Latency::NoAnswer(_) | Latency::NoModel => ("no_answer", None),
                 };
                 let insensitive = matches!(latency, Latency::Insensitive(_));
+                // A guest speaks once for its workload, and again if it turns out to be sensitive.
+                if (guest.counted.is_none() || !insensitive) && lives::has_run(guest, self.settings.least_life, now()) {
+                    self.lives().add_counted(&guest.request.vm, latency);
+                }
                 (outcome, Some(CounterSample { at: now(), score, insensitive, counters }))
             }
             Err(why) => {

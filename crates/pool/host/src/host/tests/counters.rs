@@ -31,6 +31,38 @@ fn with_counters(simulated: &Simulated, score: std::ops::RangeInclusive<f64>) ->
 }
 
 #[test]
+fn guests_of_a_workload_decide_about_the_next_one() {
+    let directory = tempfile::tempdir().unwrap();
+    let (host, simulated) = bench(directory.path());
+    drop(host);
+    let host = with_counters(&simulated, 0.99..=1.0);
+    let start = |host: &Host, name: &str, vm_type: &str| {
+        let vm = predict::Request { customer: Some(5), vm_type: Some(vm_type.to_owned()), ..request(name, 512, None).vm };
+        host.start(Request { vm, ..request(name, 512, None) }).unwrap().share.insensitive
+    };
+    for number in 0..5 {
+        let name = format!("vm-{number}");
+        assert!(!start(&host, &name, "F2"), "after {number} of them");
+        host.watch(|| true);
+        host.watch(|| true);
+        assert!(host.explain(&name).unwrap().counted.is_some_and(|counted| counted.insensitive), "{}", events(&host, &name));
+        if number > 0 {
+            host.stop(&name, Duration::ZERO).unwrap();
+        }
+    }
+    assert!(!start(&host, "other", "D4"), "another workload");
+    host.stop("other", Duration::ZERO).unwrap();
+    assert!(start(&host, "sixth", "F2"));
+    host.stop("sixth", Duration::ZERO).unwrap();
+    drop(host);
+    // Guests that run and guests that have ended count after a restart. One that is sensitive is enough for the next one.
+    let host = with_counters(&simulated, 0.0..=0.1);
+    assert!(start(&host, "seventh", "F2"));
+    host.watch(|| true);
+    assert!(!start(&host, "eighth", "F2"));
+}
+
+#[test]
 fn counters_decide_whether_a_guest_is_insensitive() {
     let directory = tempfile::tempdir().unwrap();
     let (host, simulated) = bench(directory.path());
