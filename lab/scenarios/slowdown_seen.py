@@ -153,8 +153,11 @@ def _budget(guest: Guest, workload: Workload, nodes: numa.Watch, slowdown: float
     ends, after = workload.uptime(), _waits(agent, workload)
     time.sleep(1)
     windows: Sequence[numa.Window] = numa.between(nodes.windows(), begins, ends)
+    rates = slow.rates_per_second(guest, workload.job)[-JUDGED_PERIODS:]
+    huge = slow.huge_bytes(workload)
     agent.stop()
     accesses = sum(window.slow_accesses for window in windows)
     counted = sum(window.elapsed_seconds for window in windows)
     lost = accesses / counted * slow.LATENCY_US / 1e6 * (ends - begins)
-    return _row(lost, after["lost_seconds"] - before["lost_seconds"], ends - begins, after)
+    row = _row(lost, after["lost_seconds"] - before["lost_seconds"], ends - begins, after)
+    return {**row, "seconds": ends - begins, "rates_per_second": rates, "huge_bytes": huge}

@@ -30,7 +30,7 @@ impl Default for Evidence {
 }
 
 /// The largest number of workloads; further ones have no answer.
-pub const WORKLOADS_MAX: usize = 100_000;
+const WORKLOADS_MAX: usize = 100_000;
 
 /// What the latency model said of the VMs of each workload.
 #[derive(Clone, Debug)]
