@@ -302,7 +302,7 @@ bench-resolution: toolchain ## what entries of five periods hide from the model;
 	cargo run --release --locked -p thermocline-bench -- --resolution crates/node/agent/tests/journal-6.12-idle.jsonl --out target/bench/resolution.json
 
 .PHONY: package
-package: toolchain ## a release: Debian and RPM packages, an archive, SBOM and checksums in target/package; the program is static, with S3
+package: toolchain venv ## a release: Debian and RPM packages, an archive, a wheel of the Python part, SBOM and checksums in target/package; the program is static, with S3
 	CARGO_TARGET_DIR=$(CURDIR)/target/lab-build-s3 RUSTFLAGS="-C target-feature=+crt-static" \
 		cargo build --release --locked --target x86_64-unknown-linux-gnu --package thermocline --features thermocline/s3
 	tools/package target/lab-build-s3/x86_64-unknown-linux-gnu/release/thermocline

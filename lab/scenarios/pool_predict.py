@@ -1,6 +1,6 @@
 """A guest's pool memory is predicted by trained models: request, prediction, slices, and a guest that runs on them.
 
-The models are ONNX files from `python -m thermocline.learn`, evaluated by the host (Pond section 4.3 A). A guest whose
+The models are ONNX files from `thermocline-learn`, evaluated by the host (Pond section 4.3 A). A guest whose
 customer has a history gets the predicted untouched memory, in whole slices; a guest without data gets local memory
 only. The host's decision is compared with that of `thermocline pool predict` for the same request.
 """

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import importlib
+import tomllib
 import xml.etree.ElementTree as ET
 from pathlib import Path
 
@@ -191,3 +193,15 @@ def test_stranding_draws_bins_with_enough_samples(tmp_path: Path) -> None:
     assert ET.parse(written[0]).getroot().tag.endswith("svg")  # noqa: S314 - our own file
     with pytest.raises(ValueError, match="too short to draw"):
         stranding.draw({"results": data["results"][1:]}, tmp_path / "none.svg")
+
+
+@pytest.mark.parametrize("name", ["tune", "learn"])
+def test_the_wheel_has_a_command_of_this_name(name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """What the package installs as `thermocline-tune` and `thermocline-learn` answers with its own name."""
+    project = tomllib.loads(Path(__file__).parents[1].joinpath("pyproject.toml").read_text())["project"]
+    module, function = project["scripts"][f"thermocline-{name}"].split(":")
+    monkeypatch.setattr("sys.argv", [f"thermocline-{name}", "--help"])
+    with pytest.raises(SystemExit) as ended:
+        getattr(importlib.import_module(module), function)()
+    assert ended.value.code == 0
+    assert f"usage: thermocline-{name} " in capsys.readouterr().out

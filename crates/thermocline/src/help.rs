@@ -129,10 +129,18 @@ const EXAMPLES: &[&str] = &[
     "thermocline man man1",
 ];
 
+/// Commands that are no part of this program.
+const IN_PYTHON: &str = "\
+In Python, from the wheel of the same release:
+  thermocline-tune    Find parameters on a fleet's traces
+  thermocline-learn   Train the models that predict for a pool
+
+";
+
 /// The tree of commands with all of its texts.
 pub(crate) fn command() -> Command {
     let root = Arguments::command();
-    let template = format!("{{about-with-newline}}\n{{usage-heading}} {{usage}}\n\n{}Options:\n{{options}}", groups(&root));
+    let template = format!("{{about-with-newline}}\n{{usage-heading}} {{usage}}\n\n{}{IN_PYTHON}Options:\n{{options}}", groups(&root));
     let hidden: Vec<Arg> =
         root.get_arguments().filter(|argument| ["config", "overrides"].contains(&argument.get_id().as_str())).cloned().collect();
     complete(root, &[], &hidden).help_template(template)
@@ -268,6 +276,7 @@ mod tests {
         assert_eq!(grouped.len(), all.len());
         let help = command().render_help().to_string();
         assert!(help.lines().all(|line| line.len() <= 100) && help.contains("What if:\n  plan"), "{help}");
+        assert!(help.contains("  thermocline-tune ") && help.contains("  thermocline-learn "), "{help}");
     }
 
     #[test]

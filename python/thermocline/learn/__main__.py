@@ -1,8 +1,14 @@
-"""`python -m thermocline.learn`."""
+"""`thermocline-learn`, and `python -m thermocline.learn`, which is the same."""
 
 import sys
 
 from .cli import main
 
+
+def run() -> int:
+    """Runs the command with the process's arguments. Returns the exit status."""
+    return main(sys.argv[1:])
+
+
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(run())

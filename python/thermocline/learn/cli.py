@@ -18,13 +18,13 @@ from .workloads import BadSamples
 _EPILOG = """\
 All steps, on generated VMs and workloads:
 
-  python -m thermocline.learn generate vms --out vms.parquet
-  python -m thermocline.learn generate workloads --out workloads.jsonl
-  python -m thermocline.learn train untouched --trace vms.parquet --out untouched.onnx
-  python -m thermocline.learn train insensitive --samples workloads.jsonl --out insensitive.onnx
-  python -m thermocline.learn evaluate untouched --trace vms.parquet --curve untouched.json
-  python -m thermocline.learn evaluate insensitive --samples workloads.jsonl --curve insensitive.json
-  python -m thermocline.learn solve --untouched untouched.json --insensitive insensitive.json
+  thermocline-learn generate vms --out vms.parquet
+  thermocline-learn generate workloads --out workloads.jsonl
+  thermocline-learn train untouched --trace vms.parquet --out untouched.onnx
+  thermocline-learn train insensitive --samples workloads.jsonl --out insensitive.onnx
+  thermocline-learn evaluate untouched --trace vms.parquet --curve untouched.json
+  thermocline-learn evaluate insensitive --samples workloads.jsonl --curve insensitive.json
+  thermocline-learn solve --untouched untouched.json --insensitive insensitive.json
 """
 
 Kinds = argparse._SubParsersAction  # argparse has no public name for this type.
@@ -36,13 +36,13 @@ def main(arguments: Sequence[str]) -> int:
     try:
         code: int = options.act(options)
     except ModuleNotFoundError as error:
-        print(f"thermocline.learn: {error}; install the package's extra: pip install 'thermocline[learn]'", file=sys.stderr)
+        print(f"thermocline-learn: {error}; install the package's extra: pip install 'thermocline[learn]'", file=sys.stderr)
         return 1
     except (BadTrace, BadSamples, Failed, ValueError, OSError) as error:
-        print(f"thermocline.learn: {error}", file=sys.stderr)
+        print(f"thermocline-learn: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
-        print("thermocline.learn: stopped; nothing was written", file=sys.stderr)
+        print("thermocline-learn: stopped; nothing was written", file=sys.stderr)
         return 130
     return code
 
@@ -50,7 +50,7 @@ def main(arguments: Sequence[str]) -> int:
 def parser() -> argparse.ArgumentParser:
     """Returns the parser of all commands."""
     top = argparse.ArgumentParser(
-        prog="python -m thermocline.learn",
+        prog="thermocline-learn",
         description="Train and evaluate the models behind a memory pool; `thermocline pool predict` serves them.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,

@@ -104,7 +104,7 @@ def metadata(path: Path) -> dict[str, Any]:
     for one in model.metadata_props:
         if one.key == KEY:
             return dict(json.loads(one.value))
-    raise ValueError(f"{path}: the ONNX model has no metadata {KEY!r}; create it with `python -m thermocline.learn train`")
+    raise ValueError(f"{path}: the ONNX model has no metadata {KEY!r}; create it with `thermocline-learn train`")
 
 
 def run(model: Any, inputs: Any) -> Any:

@@ -18,12 +18,12 @@ from .study import BadStudy
 _EPILOG = """\
 A first study, on a generated fleet:
 
-  python -m thermocline.tune run --study try --generate 300 --holdout-seed 2
-  python -m thermocline.tune report --study try --page try.html
+  thermocline-tune run --study try --generate 300 --holdout-seed 2
+  thermocline-tune report --study try --page try.html
 
 A study of a fleet's traces, tuned on last week's and tested on this week's:
 
-  python -m thermocline.tune run --study week46 --trace /srv/traces/week46 --holdout-trace /srv/traces/week47
+  thermocline-tune run --study week46 --trace /srv/traces/week46 --holdout-trace /srv/traces/week47
 """
 
 
@@ -40,10 +40,10 @@ def main(arguments: Sequence[str]) -> int:
     try:
         code: int = options.act(options)
     except (BadSpace, BadStudy, RunFailed, Missing, ValueError, OSError) as error:
-        print(f"thermocline.tune: {error}", file=sys.stderr)
+        print(f"thermocline-tune: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
-        print("thermocline.tune: stopped; all results are kept, and the same command continues the study", file=sys.stderr)
+        print("thermocline-tune: stopped; all results are kept, and the same command continues the study", file=sys.stderr)
         return 130
     return code
 
@@ -51,7 +51,7 @@ def main(arguments: Sequence[str]) -> int:
 def parser() -> argparse.ArgumentParser:
     """Returns the parser of all commands."""
     top = argparse.ArgumentParser(
-        prog="python -m thermocline.tune",
+        prog="thermocline-tune",
         description="Search better parameters for a fleet on its traces. Changes only its own files.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,

@@ -193,7 +193,7 @@ def write(study: Study, given: Parameters, findings: Mapping[str, Any], to: Path
     """Writes the fragment `to` and its provenance beside it. Each file is replaced atomically."""
     week = findings["holdout"] or findings
     after = week["after"]
-    head = f"Found by `python -m thermocline.tune` on {study.spec.source or 'measurements'}.\n"
+    head = f"Found by `thermocline-tune` on {study.spec.source or 'measurements'}.\n"
     if after.get("coverage") is not None:
         trace = "the held-out trace" if findings["holdout"] else "the tuning trace"
         head += f"Coverage {after['coverage']:.1%} at {after['rate']:.3%} of the working set per minute on {trace}.\n"

@@ -14,7 +14,7 @@ pub enum Error {
         source: std::io::Error,
     },
     /// The file is not a model, is damaged, or has a form that this program does not support.
-    #[error("{path}: {problem}; create it again with `python -m thermocline.learn train`")]
+    #[error("{path}: {problem}; create it again with `thermocline-learn train`")]
     Damaged {
         /// The file.
         path: PathBuf,

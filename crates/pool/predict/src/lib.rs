@@ -1,7 +1,7 @@
 //! Predictions on the VM request path (Pond section 4.4): how much memory a VM will leave untouched, and whether it is
 //! sensitive to the latency of slow memory.
 //!
-//! Models are trained by `python -m thermocline.learn` and stored as ONNX files, with all parameters of serving in their
+//! Models are trained by `thermocline-learn` and stored as ONNX files, with all parameters of serving in their
 //! metadata. They are ensembles of decision trees: a few arrays, which this crate reads and evaluates. A C++ runtime of tens of
 //! megabytes would be no faster, and could not guarantee that a damaged file causes an error and not a crash.
 //!

@@ -30,7 +30,7 @@ counts accesses that miss the TLB, including hits in the processor's caches. Emu
 Counters are the processor's top-down metrics as measured by `perf stat`. Most virtual machines have none. A sample without \
 counters is useless for training and is not written.")]
 pub(crate) struct Characterise {
-    /// Append the workload to this file, as a sample for `python -m thermocline.learn train insensitive`
+    /// Append the workload to this file, as a sample for `thermocline-learn train insensitive`
     #[arg(long, value_name = "FILE.jsonl")]
     out: Option<PathBuf>,
     /// Name of the workload in the sample [default: the command's name]

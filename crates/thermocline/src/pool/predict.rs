@@ -27,10 +27,10 @@ A request is a JSON object; a file holds one or many:
 same workload. Both are optional. If a model gives no prediction, all memory stays local: without history, for an unseen \
 category, for a feature out of range, or if the model is missing, damaged or too old. The reason is printed and counted.")]
 pub(crate) struct Predict {
-    /// The untouched-memory model, written by `python -m thermocline.learn train untouched`
+    /// The untouched-memory model, written by `thermocline-learn train untouched`
     #[arg(long, value_name = "FILE.onnx")]
     model: PathBuf,
-    /// The latency-insensitivity model, written by `python -m thermocline.learn train insensitive`
+    /// The latency-insensitivity model, written by `thermocline-learn train insensitive`
     #[arg(long, value_name = "FILE.onnx")]
     insensitive: Option<PathBuf>,
     /// The requests; `-` for standard input

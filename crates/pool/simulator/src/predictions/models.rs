@@ -12,7 +12,7 @@ pub enum ModelsError {
     #[error("cannot read the models in {0}: {1}")]
     Directory(String, #[source] std::io::Error),
     /// No file in it is a usable model of untouched memory.
-    #[error("{0} holds no usable model of untouched memory; `python -m thermocline.learn train nights` writes them{1}")]
+    #[error("{0} holds no usable model of untouched memory; `thermocline-learn train nights` writes them{1}")]
     NoneUsable(String, String),
 }
 

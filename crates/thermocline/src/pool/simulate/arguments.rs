@@ -35,7 +35,7 @@ pub(crate) struct Simulate {
     /// insensitive=25%,false_positives=1%,untouched=25%,overpredictions=4% [default: as published, by latency]
     #[arg(long, value_name = "KEY=RATIO,...", value_parser = accuracy)]
     pub(crate) accuracy: Option<Accuracy>,
-    /// Trained models, as written by `python -m thermocline.learn train nights` and `train insensitive`. All policies are then
+    /// Trained models, as written by `thermocline-learn train nights` and `train insensitive`. All policies are then
     /// simulated from the first night on, with the VMs that run at that time
     #[arg(long, value_name = "DIR")]
     pub(crate) models: Option<PathBuf>,
