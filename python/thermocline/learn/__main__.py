@@ -2,11 +2,14 @@
 
 import sys
 
-from .cli import main
-
 
 def run() -> int:
     """Runs the command with the process's arguments. Returns the exit status."""
+    try:
+        from .cli import main
+    except ModuleNotFoundError as error:
+        print(f"thermocline-learn: {error}; install the package with its extra, thermocline[learn]", file=sys.stderr)
+        return 1
     return main(sys.argv[1:])
 
 
