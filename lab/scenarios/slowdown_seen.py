@@ -15,7 +15,6 @@ from collections.abc import Sequence
 from typing import Any
 
 from thermolab import node, numa, offload, slow, swap, truth
-from thermolab.guest import Guest
 from thermolab.lab import Lab
 from thermolab.truth import Region, Server, Workload, poisson, requests
 from thermolab.windows import Window, settled, watch
@@ -137,15 +136,16 @@ def _slow_node(lab: Lab) -> list[dict[str, Any]]:
         nodes = numa.Watch(workload)
         rows = []
         for slowdown in SLOWDOWNS:
-            rows.append(_budget(guest, workload, nodes, slowdown))
+            rows.append(_budget(lab, workload, nodes, slowdown))
             lab.say(f"slow node, budget {slowdown:.0%}: {rows[-1]}")
         nodes.stop()
         workload.stop()
     return rows
 
 
-def _budget(guest: Guest, workload: Workload, nodes: numa.Watch, slowdown: float) -> dict[str, Any]:
+def _budget(lab: Lab, workload: Workload, nodes: numa.Watch, slowdown: float) -> dict[str, Any]:
     """Measures one budget."""
+    guest = workload.guest
     agent = slow.start(guest, [workload.job], slowdown, {"agent.control_period": "1s"})
     slow.pass_periods(workload, SETTLE_PERIODS)
     begins, before = workload.uptime(), _waits(agent, workload)
@@ -155,9 +155,12 @@ def _budget(guest: Guest, workload: Workload, nodes: numa.Watch, slowdown: float
     windows: Sequence[numa.Window] = numa.between(nodes.windows(), begins, ends)
     rates = slow.rates_per_second(guest, workload.job)[-JUDGED_PERIODS:]
     huge = slow.huge_bytes(workload)
+    judged = [record for record in node.journal(guest) if record["record"] == "slow"][-JUDGED_PERIODS:]
     agent.stop()
     accesses = sum(window.slow_accesses for window in windows)
     counted = sum(window.elapsed_seconds for window in windows)
     lost = accesses / counted * slow.LATENCY_US / 1e6 * (ends - begins)
     row = _row(lost, after["lost_seconds"] - before["lost_seconds"], ends - begins, after)
+    if row["error_ratio"] > ERROR_MAX_RATIO / 2:
+        lab.say(f"what the agent saw in its last periods: {judged}")
     return {**row, "seconds": ends - begins, "rates_per_second": rates, "huge_bytes": huge}

@@ -281,6 +281,21 @@ export class NotReady extends Error {
 /** The server wants a token, or the one that was given is wrong. */
 export class TokenNeeded extends Error {}
 
+/** The answers that the page itself holds, by path: those of a report, which has no server. */
+const held: Record<string, unknown> | null = JSON.parse(document.getElementById("answers")?.textContent ?? "null") as Record<string, unknown> | null;
+
+export const isReport = held !== null;
+
+/** The answer of a report. */
+function answerOf(report: Record<string, unknown>, path: string): unknown {
+  const answer = report[path];
+  if (answer !== undefined) return answer;
+  const source = (path.split("/")[0] ?? "").replace("-", "_") as "machine" | "fleet" | "what_if" | "rollout" | "pool";
+  const state = (report["status"] as Status)[source];
+  if (state !== undefined && state.state !== "ready") throw new NotReady(state);
+  throw new Error("This report has the details of the jobs with most memory and savings only. `thermocline console` has those of all.");
+}
+
 const TOKEN = "thermocline-token";
 
 export function setToken(token: string): void {
@@ -302,6 +317,7 @@ export function forget(): void {
 }
 
 export async function get<T>(path: string): Promise<T> {
+  if (held !== null) return answerOf(held, path) as T;
   const known = answers.get(path);
   if (known !== undefined) return known as T;
   const token = sessionStorage.getItem(TOKEN);

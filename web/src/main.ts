@@ -1,6 +1,6 @@
 // The page: which view is shown, the state of what is read, the token.
 
-import { forget, get, hasToken, setToken, TokenNeeded, type Status } from "./api";
+import { forget, get, hasToken, isReport, setToken, TokenNeeded, type Status } from "./api";
 import { h } from "./dom";
 import { time } from "./format";
 import { failure } from "./views/failure";
@@ -64,7 +64,7 @@ async function show(moved: boolean): Promise<void> {
   const [name, parts] = place();
   const { title, view, live } = VIEWS[name] as (typeof VIEWS)[string];
   const mine = ++shown;
-  document.title = `${title} - Thermocline console`;
+  document.title = `${title} - Thermocline ${isReport ? "report" : "console"}`;
   document.querySelectorAll("#views a").forEach((link) => {
     if (link.getAttribute("href") === `#${name}`) link.setAttribute("aria-current", "page");
     else link.removeAttribute("aria-current");
@@ -91,6 +91,14 @@ function idle(): boolean {
   return at === content || !content.contains(at);
 }
 
+/** Takes the links to what a report has not out of it. */
+function leaveOutAbsent(status: Status): void {
+  document.querySelectorAll("#views a").forEach((link) => {
+    const view = VIEWS[(link.getAttribute("href") ?? "").slice(1)];
+    if (view !== undefined && status[view.source].state === "absent") link.remove();
+  });
+}
+
 /** Asks for the state, and shows the view again if what it shows has changed. */
 async function poll(): Promise<void> {
   let wait = POLL_MS;
@@ -98,6 +106,10 @@ async function poll(): Promise<void> {
     const before = status;
     status = await get<Status>("status");
     footer.textContent = `Thermocline ${status.version}; ${status.read_unix_ms === null ? "reading" : `read ${time(status.read_unix_ms / 1000)}`}; read-only`;
+    if (isReport) {
+      leaveOutAbsent(status);
+      return await show(false);
+    }
     const [name] = place();
     const { source, live } = VIEWS[name] as (typeof VIEWS)[string];
     const again = before !== null && before.read_unix_ms !== null && before.read_unix_ms !== status.read_unix_ms;

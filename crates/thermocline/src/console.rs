@@ -1,7 +1,8 @@
 //! `thermocline console`: a page about one machine's journal, a fleet's traces, a rollout and a pool, served to a browser; it only
 //! reads.
 //!
-//! `data` reads in a thread of its own, `live` what changes by itself, `server` answers, `assets` holds the page.
+//! `data` reads in a thread of its own, `live` what changes by itself, `server` answers, `assets` holds the page. `page` writes the page
+//! with its answers into one file, for `thermocline report`.
 
 use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
@@ -30,6 +31,7 @@ mod data;
 mod fleet;
 mod live;
 mod machine;
+pub(crate) mod page;
 mod pool;
 mod rollout;
 mod server;
@@ -48,6 +50,26 @@ pub(crate) struct Console {
     /// Journal files of one machine, in any order [default: those in the configured agent.state_dir]
     #[arg(long, value_name = "FILE", num_args = 1..)]
     journal: Vec<PathBuf>,
+    #[command(flatten)]
+    shown: Shown,
+    /// Address and port; beyond loopback, --token-file is needed
+    #[arg(long, value_name = "ADDRESS", default_value = LISTEN)]
+    listen: SocketAddr,
+    /// A file with a token of 16 characters or more, which a browser must give; only its owner may write it
+    #[arg(long, value_name = "FILE")]
+    token_file: Option<PathBuf>,
+    /// A name by which browsers reach the console, beside its IP address and localhost; repeatable
+    #[arg(long, value_name = "NAME")]
+    host: Vec<String>,
+    /// Read journals and traces again this often [default: once, at the start]. A rollout is read every minute and a pool every
+    /// 10 seconds, or at this interval if it is shorter
+    #[arg(long, value_name = "DURATION", value_parser = duration)]
+    refresh: Option<Duration>,
+}
+
+/// What the page shows beside a machine.
+#[derive(Debug, Args)]
+pub(crate) struct Shown {
     /// Far-memory traces of a fleet: files, directories or s3://bucket/prefix, recursively
     #[arg(long, value_name = "PATH|URL", num_args = 1..)]
     traces: Vec<String>,
@@ -66,15 +88,6 @@ pub(crate) struct Console {
     /// The identity for the pool's manager, as for `thermocline pool status`
     #[arg(long, value_name = "PATH", default_value = status::IDENTITY)]
     identity: PathBuf,
-    /// Address and port; beyond loopback, --token-file is needed
-    #[arg(long, value_name = "ADDRESS", default_value = LISTEN)]
-    listen: SocketAddr,
-    /// A file with a token of 16 characters or more, which a browser must give; only its owner may write it
-    #[arg(long, value_name = "FILE")]
-    token_file: Option<PathBuf>,
-    /// A name by which browsers reach the console, beside its IP address and localhost; repeatable
-    #[arg(long, value_name = "NAME")]
-    host: Vec<String>,
     /// The objective: promotions per minute as a share of the working set [default: cold_age.promotion_rate]
     #[arg(long, value_name = "RATIO", value_parser = ratio)]
     objective: Option<RatioPpm>,
@@ -84,15 +97,11 @@ pub(crate) struct Console {
     /// Price of a GiB of DRAM, in any currency
     #[arg(long, value_name = "PRICE", value_parser = price)]
     dram_price_per_gib: Option<f64>,
-    /// Read journals and traces again this often [default: once, at the start]. A rollout is read every minute and a pool every
-    /// 10 seconds, or at this interval if it is shorter
-    #[arg(long, value_name = "DURATION", value_parser = duration)]
-    refresh: Option<Duration>,
 }
 
 /// `thermocline console`: serves until it is interrupted.
 pub(crate) fn console(config: Config, format: Format, arguments: &Console) -> Result<()> {
-    check_paths(arguments)?;
+    arguments.shown.check(&arguments.journal)?;
     let token = arguments.token_file.as_deref().map(read_token).transpose()?;
     if token.is_none() && !arguments.listen.ip().is_loopback() {
         bail!("{} can be reached from other machines; give --token-file, or listen on 127.0.0.1 and use a proxy", arguments.listen);
@@ -107,7 +116,8 @@ pub(crate) fn console(config: Config, format: Format, arguments: &Console) -> Re
     let url = format!("http://{}/", server.address());
     print(format, &json!({ "url": url }), || format!("the console is at {url}; stop it with Ctrl-C\n"))?;
     daemon::notify_ready();
-    let sources = Arc::new(sources(config, arguments));
+    let configured = Some(config.rollout.store.clone()).filter(|store| !store.is_empty());
+    let sources = Arc::new(arguments.shown.sources(config, &arguments.journal, configured));
     let refresh = arguments.refresh;
     live::start(&data, &sources, refresh)?;
     let read = move || {
@@ -125,37 +135,44 @@ pub(crate) fn console(config: Config, format: Format, arguments: &Console) -> Re
     Ok(())
 }
 
-/// What the arguments and the configuration name.
-fn sources(config: Config, arguments: &Console) -> Sources {
-    let rate_max = arguments.objective.unwrap_or(config.cold_age.promotion_rate);
-    let store = arguments.rollout.clone().or_else(|| Some(config.rollout.store.clone()).filter(|store| !store.is_empty()));
-    let repository = |store| Repository { store: Some(store), root: arguments.rollout_root.clone() };
-    Sources {
-        journals: arguments.journal.clone(),
-        traces: arguments.traces.clone(),
-        objective: Objective { percentile: arguments.objective_percentile, rate_max },
-        price_per_gib: arguments.dram_price_per_gib,
-        rollout: store.map(|store| rollout::Source { repository: repository(store), log: arguments.rollout_log.clone() }),
-        pool: arguments.pool.as_ref().map(|url| Reach::at(url, arguments.identity.clone())),
-        config,
+impl Shown {
+    /// Whether nothing is named.
+    pub(crate) fn is_nothing(&self) -> bool {
+        self.traces.is_empty() && self.rollout.is_none() && self.pool.is_none()
     }
-}
 
-/// A file that does not exist is a mistake in the arguments: it is reported before anything is served.
-fn check_paths(arguments: &Console) -> Result<()> {
-    for journal in &arguments.journal {
-        std::fs::File::open(journal).with_context(|| format!("cannot open the journal {}", journal.display()))?;
+    /// What the arguments and the configuration name. `store` is the bundle store if the arguments name none.
+    fn sources(&self, config: Config, journals: &[PathBuf], store: Option<String>) -> Sources {
+        let rate_max = self.objective.unwrap_or(config.cold_age.promotion_rate);
+        let repository = |store| Repository { store: Some(store), root: self.rollout_root.clone() };
+        let store = self.rollout.clone().or(store);
+        Sources {
+            journals: journals.to_vec(),
+            traces: self.traces.clone(),
+            objective: Objective { percentile: self.objective_percentile, rate_max },
+            price_per_gib: self.dram_price_per_gib,
+            rollout: store.map(|store| rollout::Source { repository: repository(store), log: self.rollout_log.clone() }),
+            pool: self.pool.as_ref().map(|url| Reach::at(url, self.identity.clone())),
+            config,
+        }
     }
-    for trace in arguments.traces.iter().filter(|trace| !trace.contains("://")) {
-        std::fs::metadata(trace).with_context(|| format!("cannot open the traces {trace}"))?;
+
+    /// A file that does not exist is a mistake in the arguments: it is reported before anything is read.
+    fn check(&self, journals: &[PathBuf]) -> Result<()> {
+        for journal in journals {
+            std::fs::File::open(journal).with_context(|| format!("cannot open the journal {}", journal.display()))?;
+        }
+        for trace in self.traces.iter().filter(|trace| !trace.contains("://")) {
+            std::fs::metadata(trace).with_context(|| format!("cannot open the traces {trace}"))?;
+        }
+        for store in [&self.rollout, &self.rollout_log].into_iter().flatten().filter(|store| !store.contains("://")) {
+            std::fs::metadata(store).with_context(|| format!("cannot open the bundle store {store}"))?;
+        }
+        if let Some(url) = &self.pool {
+            Reach::at(url, self.identity.clone()).client().context("cannot use --pool and --identity")?;
+        }
+        Ok(())
     }
-    for store in [&arguments.rollout, &arguments.rollout_log].into_iter().flatten().filter(|store| !store.contains("://")) {
-        std::fs::metadata(store).with_context(|| format!("cannot open the bundle store {store}"))?;
-    }
-    if let Some(url) = &arguments.pool {
-        Reach::at(url, arguments.identity.clone()).client().context("cannot use --pool and --identity")?;
-    }
-    Ok(())
 }
 
 /// Reads the token. A file that others can write is refused: they could choose the token.

@@ -55,6 +55,8 @@ const EXAMPLES: &[&str] = &[
     "thermocline hint /machine.slice/build.scope background",
     "thermocline trial /system.slice/redis.service --metrics http://localhost:9121/metrics --metric redis_commands_total --rate --better higher",
     "thermocline report",
+    "thermocline report --traces /srv/traces --out fleet.html",
+    "thermocline report --pool https://localhost:7443 --identity /etc/thermocline/pool/operator",
     "thermocline replay /var/lib/thermocline/journal",
     "thermocline plan --risk 0.1% --job '/web.slice/*'",
     "thermocline rates --job /system.slice/redis.service --all --latency 300ns",

@@ -37,8 +37,10 @@ const ATTR_FAMILY_NAME: u16 = 2;
 
 // `linux/taskstats.h`.
 const GET: u8 = 1;
+const ATTR_PID: u16 = 1;
 const ATTR_TGID: u16 = 2;
 const TYPE_STATS: u16 = 3;
+const TYPE_AGGREGATE_PID: u16 = 4;
 const TYPE_AGGREGATE_TGID: u16 = 5;
 
 /// Offset in every layout of how often a task could run; the sum of its waits for a processor follows it.
@@ -192,9 +194,21 @@ impl TaskStats {
     /// # Errors
     /// [`Error::Gone`] if it has exited; [`Error::Parse`]; [`Error::Io`], `EPERM` without `CAP_NET_ADMIN`.
     pub fn delays(&mut self, pid: i32) -> Result<Delays> {
-        let answer = self.ask(GET, ATTR_TGID, &pid.to_ne_bytes())?;
-        let nested = attribute(&answer, TYPE_AGGREGATE_TGID).ok_or_else(|| malformed("statistics of a process"))?;
-        let stats = attribute(nested, TYPE_STATS).ok_or_else(|| malformed("statistics of a process"))?;
+        self.delays_of(pid, ATTR_TGID, TYPE_AGGREGATE_TGID)
+    }
+
+    /// What the task `tid` alone waited for since it started.
+    ///
+    /// # Errors
+    /// As those of [`TaskStats::delays`].
+    pub fn delays_of_task(&mut self, tid: i32) -> Result<Delays> {
+        self.delays_of(tid, ATTR_PID, TYPE_AGGREGATE_PID)
+    }
+
+    fn delays_of(&mut self, id: i32, kind: u16, aggregate: u16) -> Result<Delays> {
+        let answer = self.ask(GET, kind, &id.to_ne_bytes())?;
+        let nested = attribute(&answer, aggregate).ok_or_else(|| malformed("statistics of tasks"))?;
+        let stats = attribute(nested, TYPE_STATS).ok_or_else(|| malformed("statistics of tasks"))?;
         parse(stats).ok_or_else(|| malformed("a whole struct taskstats"))
     }
 

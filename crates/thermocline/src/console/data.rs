@@ -146,6 +146,18 @@ impl Data {
     pub(crate) fn read(&self, sources: &Sources) {
         let machine = read_machine(sources);
         self.set(|views| views.machine = machine);
+        self.read_traces(sources);
+    }
+
+    /// Reads what is named only: without journals no machine, whatever is in the state directory.
+    pub(super) fn read_named(&self, sources: &Sources) {
+        let absent = || View::Absent("it was not named".to_owned());
+        let machine = if sources.journals.is_empty() { absent() } else { read_machine(sources) };
+        self.set(|views| views.machine = machine);
+        self.read_traces(sources);
+    }
+
+    fn read_traces(&self, sources: &Sources) {
         if sources.traces.is_empty() {
             let why = "no traces are named; start the console with --traces and a directory or store, such as --traces /srv/traces: agents \
                        write them where trace.store says";

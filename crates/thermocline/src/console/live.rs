@@ -30,6 +30,14 @@ fn timed_json(value: &impl Serialize) -> Vec<u8> {
     json_of(&ReadAt { read_unix_ms: now_unix_ms(), value })
 }
 
+/// Reads what is named once.
+pub(super) fn read_once(data: &Data, sources: &Sources) {
+    let absent = || Timed::now(View::Absent("it was not named".to_owned()));
+    data.set(|views| (views.rollout, views.pool) = (absent(), absent()));
+    read_rollout(data, sources, &mut Vec::new());
+    read_pool(data, sources);
+}
+
 /// Starts the threads that read what is named, until the process exits.
 pub(crate) fn start(data: &Arc<Data>, sources: &Arc<Sources>, refresh: Option<Duration>) -> Result<()> {
     let every = |usual: Duration| refresh.map_or(usual, |refresh| refresh.min(usual)).max(EVERY_MIN);

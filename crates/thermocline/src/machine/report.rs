@@ -1,4 +1,4 @@
-//! `thermocline report`: what an agent saved and what its jobs felt, as one page.
+//! `thermocline report`: what an agent saved and what its jobs felt, or what a fleet, a rollout or a pool did, as one page.
 
 use std::path::PathBuf;
 
@@ -7,6 +7,8 @@ use anyhow::{Context, Result};
 use clap::Args;
 use config::Config;
 
+use crate::console::Shown;
+use crate::console::page::Page;
 use crate::options::Format;
 use crate::output::print;
 
@@ -18,16 +20,33 @@ pub(crate) struct ReportArguments {
     /// Where to write the page: HTML in one file that loads nothing
     #[arg(long, value_name = "FILE", default_value = "thermocline-report.html")]
     out: PathBuf,
+    #[command(flatten)]
+    shown: Shown,
 }
 
 /// `thermocline report`. With `--format json`, the figures are printed and no page is written.
 pub(crate) fn report(config: &Config, format: Format, arguments: &ReportArguments) -> Result<()> {
+    if !arguments.shown.is_nothing() {
+        let page = Page::read(config, &arguments.journals, &arguments.shown)?;
+        return written(format, arguments, page.answers(), &page.verdict(), || page.html());
+    }
     let report =
         if arguments.journals.is_empty() { Report::of_directory(&config.agent.state_dir) } else { Report::of_files(&arguments.journals) };
     let from = || arguments.journals.first().unwrap_or(&config.agent.state_dir).display().to_string();
     let report = report.with_context(|| format!("cannot report from {}", from()))?;
+    written(format, arguments, &report, &report.verdict(), || Ok(report.page()))
+}
+
+fn written(
+    format: Format,
+    arguments: &ReportArguments,
+    figures: &impl serde::Serialize,
+    verdict: &[String],
+    page: impl FnOnce() -> Result<String>,
+) -> Result<()> {
+    let out = arguments.out.display();
     if format == Format::Text {
-        std::fs::write(&arguments.out, report.page()).with_context(|| format!("cannot write {}", arguments.out.display()))?;
+        std::fs::write(&arguments.out, page()?).with_context(|| format!("cannot write {out}"))?;
     }
-    print(format, &report, || format!("{}\nwritten: {}\n", report.verdict().join("\n"), arguments.out.display()))
+    print(format, figures, || format!("{}\nwritten: {out}\n", verdict.join("\n")))
 }

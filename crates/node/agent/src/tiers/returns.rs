@@ -7,15 +7,16 @@
 //! The single faults are measured as well, again and again, for the distribution of their durations: a mean says nothing of the rare
 //! long ones.
 //!
-//! How long both parts take depends on what else the processor does: whoever rarely faults finds cold caches, and the rest of the
-//! fault suffers more from that than the read. So some pages are touched one after another, and others a few at a time, with pauses
-//! between, and the geometric mean of both counts: a job is somewhere between. Where a job's own reads take longer, or shorter, the
-//! rest of its faults is assumed to do so by the same factor ([`Fault::beside_reads_of`]). Its reads do not show where between the two
-//! it is: they depend on its data as well.
+//! How long both parts take depends on what else the processor does between two faults. Pages that are touched one after another find
+//! warm caches, and a job that computes in between does not: so each page is touched after a pause, by a thread of its own, which
+//! the agent's loop does not wait for. Where a job's own reads take longer, or shorter, the rest of its faults is assumed to do so by the
+//! same factor ([`Fault::beside_reads_of`]).
 
 use std::hint::black_box;
 use std::ops::Range;
-use std::time::Duration;
+use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use daemon::Clock;
 use kernel::madvise::PidFd;
@@ -27,20 +28,17 @@ use crate::durations::{Quantiles, RecentDurations};
 /// Pages that are paged out. Their memory is returned when the measurement ends.
 const PAGES: usize = 64;
 
-/// As many of them are touched one after another, the others a few at a time.
-const AT_ONCE: usize = 32;
+/// Time before each touch.
+const PAUSE: Duration = Duration::from_millis(10);
 
-/// The first of these find cold caches, and count for neither.
-const WARM_UP: usize = 8;
-
-/// Pages that are touched in a step of their own.
-const FEW: usize = 4;
+/// Time for a device to write the pages: they leave DRAM at the second request only.
+const WRITTEN_IN: Duration = Duration::from_secs(1);
 
 /// Fewer reads than this show nothing.
 const READS_MIN: u64 = 8;
 
-/// The loop waits for the pages: of a slow device fewer are read.
-const TIME_MAX: Duration = Duration::from_millis(100);
+/// Of a slow device fewer pages are read.
+const TIME_MAX: Duration = Duration::from_secs(10);
 
 /// Every how many pages the next one is touched: no divisor of [`PAGES`], and far enough apart that read-ahead does not help.
 const STRIDE: usize = 37;
@@ -51,8 +49,8 @@ const FACTOR_MAX: f64 = 3.0;
 /// Measurements until the first succeeds: pages of the agent may be kept in DRAM once by chance, and by its unit's limits always.
 const BEGUN_MAX: u32 = 3;
 
-/// Time from the end of a measurement to the next one, which takes a control period per step. Each writes 256 KiB, where the agent's
-/// pages go to a device: less than 36 MiB a day.
+/// Time from the end of a measurement to the next one. Each writes 256 KiB, where the agent's pages go to a device: less than 36 MiB
+/// a day.
 const WAIT: Duration = Duration::from_mins(10);
 
 /// The parts of a page fault on swapped-out memory, each a mean.
@@ -72,12 +70,6 @@ impl Fault {
             return self.beside;
         }
         self.beside.mul_f64((mean.as_secs_f64() / self.read.as_secs_f64()).clamp(FACTOR_MAX.recip(), FACTOR_MAX))
-    }
-
-    /// Both parts of a fault between these.
-    fn between(self, other: Self) -> Self {
-        let mean = |a: Duration, b: Duration| Duration::from_secs_f64((a.as_secs_f64() * b.as_secs_f64()).sqrt());
-        Self { beside: mean(self.beside, other.beside), read: mean(self.read, other.read) }
     }
 }
 
@@ -126,135 +118,109 @@ impl Returns {
         FaultsView { compressed: self.compressed.quantiles(), device: self.device.quantiles() }
     }
 
-    /// One step of a measurement, if one is due.
+    /// Begins a measurement if one is due, or takes in what one found.
     pub(super) fn measure(&mut self, accounting: &mut TaskStats, clock: &Clock) {
         let now = clock.now();
         self.compressed.age(now);
         self.device.age(now);
-        let is_due = self.measurement.is_some() || self.next_at.map_or(self.begun < BEGUN_MAX, |next_at| now >= next_at);
-        if !is_due {
-            return;
-        }
-        self.measurement = match self.measurement.take() {
-            Some(measurement) => self.step(measurement, accounting, clock),
-            None => {
+        let Some(measurement) = self.measurement.take() else {
+            if self.next_at.map_or(self.begun < BEGUN_MAX, |next_at| now >= next_at) {
                 self.begun += 1;
-                Measurement::begin()
+                self.measurement = Measurement::begin();
             }
+            return;
         };
+        match measurement.touched.try_recv() {
+            Err(TryRecvError::Empty) => self.measurement = Some(measurement),
+            Err(TryRecvError::Disconnected) => self.end(None, now),
+            Ok((task, each)) => {
+                // The task waits, because the kernel forgets what it waited for once it has ended.
+                let waits = accounting.delays_of_task(task).ok();
+                self.end(waits.map(|waits| Touched { each, waits }), now);
+            }
+        }
+    }
+
+    /// Takes in what a measurement found, if it found something. The first one counts, so that decisions do not follow what disturbs a
+    /// later one.
+    fn end(&mut self, touched: Option<Touched>, now: Duration) {
+        if let Some(touched) = touched {
+            let [compressed, device] = touched.by_tier();
+            compressed.into_iter().for_each(|each| self.compressed.add(each, 1));
+            device.into_iter().for_each(|each| self.device.add(each, 1));
+            if let Some(fault) = touched.parts().filter(|_| self.next_at.is_none()) {
+                self.fault = fault;
+                let Fault { beside, read } = fault;
+                log::info!("a page fault on swapped-out memory takes {beside:?}, and {read:?} for the read");
+            }
+        }
         // One that failed later is repeated as late as one that succeeded.
-        if self.measurement.is_none() && (self.next_at.is_some() || !self.fault.read.is_zero()) {
+        if self.next_at.is_some() || !self.fault.read.is_zero() {
             self.next_at = Some(now + WAIT);
         }
     }
-
-    /// The next step of a measurement; `None` if it has ended.
-    fn step(&mut self, mut measurement: Measurement, accounting: &mut TaskStats, clock: &Clock) -> Option<Measurement> {
-        let touched = measurement.step(accounting, clock)?;
-        let [compressed, device] = touched.by_tier();
-        compressed.into_iter().for_each(|each| self.compressed.add(each, 1));
-        device.into_iter().for_each(|each| self.device.add(each, 1));
-        self.take(&mut measurement, touched);
-        (measurement.touched < PAGES && measurement.warm.is_some()).then_some(measurement)
-    }
-
-    /// Takes in what touching pages took. The first measurement counts, so that decisions do not follow what disturbs a later one.
-    fn take(&mut self, measurement: &mut Measurement, touched: Touched) {
-        let is_first = self.next_at.is_none();
-        let Some(warm) = measurement.warm else {
-            measurement.warm = touched.parts();
-            self.fault = measurement.warm.filter(|_| is_first).unwrap_or(self.fault);
-            return;
-        };
-        measurement.few.add(touched);
-        if let Some(few) = measurement.few.parts().filter(|_| is_first && measurement.touched == PAGES) {
-            self.fault = warm.between(few);
-            let Fault { beside, read } = few;
-            log::info!(
-                "a page fault on swapped-out memory takes {beside:?}, and {read:?} for the read; one of many in a row {:?} and {:?}",
-                warm.beside,
-                warm.read
-            );
-        }
-    }
 }
 
-/// A measurement, in steps: a page that was written to a device leaves DRAM at the second request only.
+/// A measurement under way, in a thread of its own.
 #[derive(Debug)]
 struct Measurement {
-    memory: Vec<u8>,
-    page: usize,
-    /// The pages touched so far.
-    touched: usize,
-    /// A fault on the pages that were touched one after another.
-    warm: Option<Fault>,
-    /// The pages that are touched a few at a time.
-    few: Touched,
+    /// The thread's id, and how long each page took.
+    touched: Receiver<(i32, Vec<Duration>)>,
+    /// The thread ends once this is dropped.
+    _done: Sender<()>,
 }
 
 impl Measurement {
-    /// Fills the pages, and pages them out.
     fn begin() -> Option<Self> {
-        let page = usize::try_from(kernel::page_size().bytes()).ok()?;
-        let measurement = Self { memory: filled(page), page, touched: 0, warm: None, few: Touched::default() };
-        measurement.page_out()?;
-        Some(measurement)
-    }
-
-    fn page_out(&self) -> Option<()> {
-        PidFd::open(own_pid()?).ok()?.advise_pageout(&[range(&self.memory, self.page)]).ok().map(drop)
-    }
-
-    /// Touches the next pages. `None` if the kernel counts no delays of this process: it started before they were turned on.
-    fn step(&mut self, accounting: &mut TaskStats, clock: &Clock) -> Option<Touched> {
-        let own = own_pid()?;
-        let turns = if self.touched == 0 {
-            self.page_out()?;
-            touched(&self.memory, self.page, clock, 0..WARM_UP);
-            WARM_UP..AT_ONCE
-        } else {
-            self.touched..PAGES.min(self.touched + FEW)
+        let ((result, touched), (done, until)) = (channel(), channel());
+        let run = move || {
+            let task = rustix::thread::gettid().as_raw_nonzero().get();
+            if let Some(each) = touched_after_pauses()
+                && result.send((task, each)).is_ok()
+            {
+                let _ended: Result<(), _> = until.recv();
+            }
         };
-        self.touched = turns.end;
-        let before = accounting.delays(own).ok()?;
-        let each = touched(&self.memory, self.page, clock, turns);
-        Some(Touched { each, waits: accounting.delays(own).ok()? - before })
+        let started = thread::Builder::new().name("fault-cost".to_owned()).spawn(run);
+        started.map_err(|error| log::warn!("what a page fault takes is not measured: cannot start a thread: {error}")).ok()?;
+        Some(Self { touched, _done: done })
     }
 }
 
-fn own_pid() -> Option<i32> {
-    i32::try_from(std::process::id()).ok()
-}
-
-/// Touches the pages of these turns, as many as there is time for. Returns how long each took.
-fn touched(memory: &[u8], page: usize, clock: &Clock, turns: Range<usize>) -> Vec<Duration> {
-    let (start, first) = (clock.now(), offset(memory, page));
-    let (mut each, mut last) = (Vec::with_capacity(PAGES), start);
-    for turn in turns {
+/// Pages memory out and touches it, page by page. Returns how long each touch took; `None` if nothing can be paged out.
+fn touched_after_pauses() -> Option<Vec<Duration>> {
+    let page = usize::try_from(kernel::page_size().bytes()).ok()?;
+    let memory = filled(page);
+    page_out(&memory, page)?;
+    thread::sleep(WRITTEN_IN);
+    page_out(&memory, page)?;
+    let (began, first) = (Instant::now(), offset(&memory, page));
+    let mut each = Vec::with_capacity(PAGES);
+    for turn in 0..PAGES {
+        thread::sleep(PAUSE);
+        let start = Instant::now();
         black_box(memory[first + turn * STRIDE % PAGES * page]);
-        let now = clock.now();
-        each.push(now.saturating_sub(last));
-        last = now;
-        if now.saturating_sub(start) >= TIME_MAX {
+        each.push(start.elapsed());
+        if began.elapsed() >= TIME_MAX {
             break;
         }
     }
-    each
+    Some(each)
+}
+
+fn page_out(memory: &[u8], page: usize) -> Option<()> {
+    let own = i32::try_from(std::process::id()).ok()?;
+    PidFd::open(own).ok()?.advise_pageout(&[range(memory, page)]).ok().map(drop)
 }
 
 /// How long each page took, and what the kernel counted meanwhile.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Touched {
     each: Vec<Duration>,
     waits: Delays,
 }
 
 impl Touched {
-    fn add(&mut self, more: Self) {
-        self.each.extend(more.each);
-        self.waits += more.waits;
-    }
-
     fn parts(&self) -> Option<Fault> {
         let taken: Duration = self.each.iter().sum();
         parts(taken.saturating_sub(self.waits.for_devices()), self.waits.swap_in)
@@ -343,32 +309,32 @@ mod tests {
     }
 
     #[test]
-    fn the_first_measurement_counts_and_both_of_its_states() {
+    fn the_first_measurement_that_finds_something_counts() {
         let us = Duration::from_micros;
         let touched = |pages: usize, each_us: u64, read_us: u64| Touched {
             each: vec![us(each_us); pages],
             waits: Delays { swap_in: Delay { count: pages as u64, total_ns: pages as u64 * read_us * 1_000 }, ..Delays::default() },
         };
-        let measurement = || Measurement { memory: Vec::new(), page: 4096, touched: AT_ONCE, warm: None, few: Touched::default() };
-        let (mut returns, mut first) = (Returns::new(us(1)), measurement());
-        returns.take(&mut first, touched(24, 10, 4));
-        let warm = Fault { beside: us(6), read: us(4) };
-        assert_eq!(returns.fault(), warm);
-        for _ in 0..8 {
-            assert_eq!(returns.fault(), warm, "few pages show nothing");
-            first.touched += FEW;
-            returns.take(&mut first, touched(4, 33, 9));
+        let mut returns = Returns::new(us(1));
+        let on_new_memory = Fault { beside: us(1), read: Duration::ZERO };
+        for nothing in [None, Some(touched(2, 1, 1))] {
+            returns.end(nothing, us(5));
+            assert_eq!((returns.fault(), returns.next_at), (on_new_memory, None), "pages that stayed in DRAM show nothing");
         }
-        let both = Fault { beside: us(12), read: us(6) };
-        assert_eq!(returns.fault(), both);
-        returns.next_at = Some(WAIT);
-        let mut second = measurement();
-        returns.take(&mut second, touched(24, 1_000, 4));
-        assert_eq!(returns.fault(), both);
-        // Pages that stayed in DRAM end a measurement.
-        let mut third = measurement();
-        returns.take(&mut third, touched(2, 1, 1));
-        assert_eq!(third.warm, None);
+        returns.end(Some(touched(64, 10, 4)), us(5));
+        let first = Fault { beside: us(6), read: us(4) };
+        assert_eq!((returns.fault(), returns.next_at), (first, Some(us(5) + WAIT)));
+        returns.end(Some(touched(64, 1_000, 4)), us(6));
+        assert_eq!((returns.fault(), returns.next_at), (first, Some(us(6) + WAIT)));
+        assert!(returns.view().compressed.is_some_and(|quantiles| quantiles.count > 0), "{:?}", returns.view());
+    }
+
+    #[test]
+    fn a_thread_touches_every_page_once() {
+        // Where nothing can be paged out, the touches are of pages in DRAM.
+        if let Some(each) = touched_after_pauses() {
+            assert_eq!(each.len(), PAGES);
+        }
     }
 
     #[test]
