@@ -8,9 +8,10 @@
 //! long ones.
 //!
 //! How long both parts take depends on what else the processor does between two faults. Pages that are touched one after another find
-//! warm caches, and a job that computes in between does not: so each page is touched after a pause, by a thread of its own, which
-//! the agent's loop does not wait for. Where a job's own reads take longer, or shorter, the rest of its faults is assumed to do so by the
-//! same factor ([`Fault::beside_reads_of`]).
+//! warm caches, and a job that computes in between does not. Jobs are between the two, the closer to warm caches the more they
+//! fault; so pages are touched in pairs, with a pause before each pair, by a thread of its own, which the agent's loop does not wait for.
+//! Where a job's own reads take longer, or shorter, the rest of its faults is assumed to do so by the same factor
+//! ([`Fault::beside_reads_of`]).
 
 use std::hint::black_box;
 use std::ops::Range;
@@ -26,9 +27,9 @@ use serde::Serialize;
 use crate::durations::{Quantiles, RecentDurations};
 
 /// Pages that are paged out. Their memory is returned when the measurement ends.
-const PAGES: usize = 64;
+const PAGES: usize = 256;
 
-/// Time before each touch.
+/// Time before each pair of touches.
 const PAUSE: Duration = Duration::from_millis(10);
 
 /// Time for a device to write the pages: they leave DRAM at the second request only.
@@ -49,9 +50,8 @@ const FACTOR_MAX: f64 = 3.0;
 /// Measurements until the first succeeds: pages of the agent may be kept in DRAM once by chance, and by its unit's limits always.
 const BEGUN_MAX: u32 = 3;
 
-/// Time from the end of a measurement to the next one. Each writes 256 KiB, where the agent's pages go to a device: less than 36 MiB
-/// a day.
-const WAIT: Duration = Duration::from_mins(10);
+/// Time from the end of a measurement to the next one. Each writes 1 MiB, where the agent's pages go to a device: 36 MiB a day.
+const WAIT: Duration = Duration::from_mins(40);
 
 /// The parts of a page fault on swapped-out memory, each a mean.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -175,7 +175,7 @@ impl Measurement {
         let ((result, touched), (done, until)) = (channel(), channel());
         let run = move || {
             let task = rustix::thread::gettid().as_raw_nonzero().get();
-            if let Some(each) = touched_after_pauses()
+            if let Some(each) = touched_in_pairs()
                 && result.send((task, each)).is_ok()
             {
                 let _ended: Result<(), _> = until.recv();
@@ -188,7 +188,7 @@ impl Measurement {
 }
 
 /// Pages memory out and touches it, page by page. Returns how long each touch took; `None` if nothing can be paged out.
-fn touched_after_pauses() -> Option<Vec<Duration>> {
+fn touched_in_pairs() -> Option<Vec<Duration>> {
     let page = usize::try_from(kernel::page_size().bytes()).ok()?;
     let memory = filled(page);
     page_out(&memory, page)?;
@@ -197,7 +197,9 @@ fn touched_after_pauses() -> Option<Vec<Duration>> {
     let (began, first) = (Instant::now(), offset(&memory, page));
     let mut each = Vec::with_capacity(PAGES);
     for turn in 0..PAGES {
-        thread::sleep(PAUSE);
+        if turn % 2 == 0 {
+            thread::sleep(PAUSE);
+        }
         let start = Instant::now();
         black_box(memory[first + turn * STRIDE % PAGES * page]);
         each.push(start.elapsed());
@@ -332,7 +334,7 @@ mod tests {
     #[test]
     fn a_thread_touches_every_page_once() {
         // Where nothing can be paged out, the touches are of pages in DRAM.
-        if let Some(each) = touched_after_pauses() {
+        if let Some(each) = touched_in_pairs() {
             assert_eq!(each.len(), PAGES);
         }
     }
