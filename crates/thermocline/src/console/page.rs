@@ -144,8 +144,12 @@ fn fleet(fleet: &Value) -> Vec<String> {
     let share = percent(&fleet["objective_percentile_ratio"]);
     let (rate, allowed) = (percent(&part["rate_ratio_per_min"]), percent(&fleet["objective_ratio_per_min"]));
     let objective = match part["holds"].as_bool() {
-        Some(true) => format!("the promotion objective was kept: {share} of the entries were at or below {rate}/min, of {allowed}/min allowed"),
-        Some(false) => format!("the promotion objective was broken: {share} of the entries were at or below {rate}/min, of {allowed}/min allowed"),
+        Some(true) => {
+            format!("the promotion objective was kept: {share} of the entries were at or below {rate}/min, of {allowed}/min allowed")
+        }
+        Some(false) => {
+            format!("the promotion objective was broken: {share} of the entries were at or below {rate}/min, of {allowed}/min allowed")
+        }
         None => "no job had far memory".to_owned(),
     };
     let mib = part["saved_bytes"].as_f64().unwrap_or(0.0) / f64::from(1 << 20);
