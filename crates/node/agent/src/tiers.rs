@@ -7,7 +7,6 @@ use std::time::Duration;
 use config::Config;
 use daemon::Clock;
 use kernel::block::{self, BlockDevice};
-use kernel::taskstats::TaskStats;
 use kernel::{Roots, vmstat};
 use policy::endurance::Bucket;
 use policy::tiering::Tier;
@@ -236,10 +235,10 @@ impl Tiers {
         self.zswap_us = Some(us.saturating_add(self.fault_us()));
     }
 
-    /// Measures page faults on swapped-out memory, in two calls, if pages may go anywhere.
-    pub fn measure_fault(&mut self, accounting: &mut TaskStats, clock: &Clock) {
+    /// Measures page faults on swapped-out memory, if pages may go anywhere. The kernel counts delays of tasks.
+    pub fn measure_fault(&mut self, roots: &Roots, clock: &Clock) {
         if self.offer.compressed || self.offer.device {
-            self.returns.measure(accounting, clock);
+            self.returns.measure(roots, clock);
         }
     }
 

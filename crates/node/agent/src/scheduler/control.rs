@@ -126,8 +126,8 @@ impl Agent {
     fn read_waits(&mut self, now: Now) {
         let kernel = &mut self.context.kernel;
         kernel.delays.open(&kernel.roots);
-        if let Some(accounting) = kernel.delays.get() {
-            self.context.tiers.measure_fault(accounting, &self.context.clock);
+        if kernel.delays.get().is_some() {
+            self.context.tiers.measure_fault(&kernel.roots, &self.context.clock);
         }
         let paths: Vec<String> = self.jobs.keys().cloned().collect();
         for path in paths {

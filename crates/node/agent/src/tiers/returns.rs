@@ -15,11 +15,12 @@
 
 use std::hint::black_box;
 use std::ops::Range;
-use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
+use std::sync::mpsc::{Receiver, TryRecvError, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use daemon::Clock;
+use kernel::Roots;
 use kernel::madvise::PidFd;
 use kernel::taskstats::{Delay, Delays, TaskStats};
 use serde::Serialize;
@@ -86,7 +87,7 @@ pub struct FaultsView {
 #[derive(Debug)]
 pub(super) struct Returns {
     fault: Fault,
-    measurement: Option<Measurement>,
+    measurement: Option<Receiver<Vec<Touched>>>,
     /// Measurements so far.
     begun: u32,
     /// When the next measurement begins; `None` until the first succeeds.
@@ -118,41 +119,39 @@ impl Returns {
         FaultsView { compressed: self.compressed.quantiles(), device: self.device.quantiles() }
     }
 
-    /// Begins a measurement if one is due, or takes in what one found.
-    pub(super) fn measure(&mut self, accounting: &mut TaskStats, clock: &Clock) {
+    /// Begins a measurement if one is due, or takes in what one found. The kernel counts delays of tasks.
+    pub(super) fn measure(&mut self, roots: &Roots, clock: &Clock) {
         let now = clock.now();
         self.compressed.age(now);
         self.device.age(now);
         let Some(measurement) = self.measurement.take() else {
             if self.next_at.map_or(self.begun < BEGUN_MAX, |next_at| now >= next_at) {
                 self.begun += 1;
-                self.measurement = Measurement::begin();
+                self.measurement = begin(roots);
             }
             return;
         };
-        match measurement.touched.try_recv() {
+        match measurement.try_recv() {
             Err(TryRecvError::Empty) => self.measurement = Some(measurement),
-            Err(TryRecvError::Disconnected) => self.end(None, now),
-            Ok((task, each)) => {
-                // The task waits, because the kernel forgets what it waited for once it has ended.
-                let waits = accounting.delays_of_task(task).ok();
-                self.end(waits.map(|waits| Touched { each, waits }), now);
-            }
+            Err(TryRecvError::Disconnected) => self.end(&[], now),
+            Ok(pairs) => self.end(&pairs, now),
         }
     }
 
     /// Takes in what a measurement found, if it found something. The first one counts, so that decisions do not follow what disturbs a
     /// later one.
-    fn end(&mut self, touched: Option<Touched>, now: Duration) {
-        if let Some(touched) = touched {
-            let [compressed, device] = touched.by_tier();
-            compressed.into_iter().for_each(|each| self.compressed.add(each, 1));
-            device.into_iter().for_each(|each| self.device.add(each, 1));
-            if let Some(fault) = touched.parts().filter(|_| self.next_at.is_none()) {
-                self.fault = fault;
-                let Fault { beside, read } = fault;
-                log::info!("a page fault on swapped-out memory takes {beside:?}, and {read:?} for the read");
-            }
+    fn end(&mut self, pairs: &[Touched], now: Duration) {
+        let [compressed, device] = Touched::all(pairs).by_tier();
+        compressed.into_iter().for_each(|each| self.compressed.add(each, 1));
+        device.into_iter().for_each(|each| self.device.add(each, 1));
+        if let Some(fault) = undisturbed(pairs).parts().filter(|_| self.next_at.is_none()) {
+            self.fault = fault;
+            let (Fault { beside, read }, all) = (fault, Touched::all(pairs).parts().unwrap_or_default());
+            log::info!(
+                "a page fault on swapped-out memory takes {beside:?}, and {read:?} for the read; with those that were disturbed {:?} and {:?}",
+                all.beside,
+                all.read
+            );
         }
         // One that failed later is repeated as late as one that succeeded.
         if self.next_at.is_some() || !self.fault.read.is_zero() {
@@ -161,53 +160,55 @@ impl Returns {
     }
 }
 
-/// A measurement under way, in a thread of its own.
-#[derive(Debug)]
-struct Measurement {
-    /// The thread's id, and how long each page took.
-    touched: Receiver<(i32, Vec<Duration>)>,
-    /// The thread ends once this is dropped.
-    _done: Sender<()>,
+/// The pairs without the slowest quarter of them: the thread has lost its processor in some, and a few of these decide a mean.
+fn undisturbed(pairs: &[Touched]) -> Touched {
+    let mut sorted: Vec<&Touched> = pairs.iter().collect();
+    sorted.sort_by_key(|pair| pair.each.iter().sum::<Duration>());
+    sorted.truncate(pairs.len() - pairs.len() / 4);
+    Touched::all(sorted)
 }
 
-impl Measurement {
-    fn begin() -> Option<Self> {
-        let ((result, touched), (done, until)) = (channel(), channel());
-        let run = move || {
-            let task = rustix::thread::gettid().as_raw_nonzero().get();
-            if let Some(each) = touched_in_pairs()
-                && result.send((task, each)).is_ok()
-            {
-                let _ended: Result<(), _> = until.recv();
-            }
-        };
-        let started = thread::Builder::new().name("fault-cost".to_owned()).spawn(run);
-        started.map_err(|error| log::warn!("what a page fault takes is not measured: cannot start a thread: {error}")).ok()?;
-        Some(Self { touched, _done: done })
-    }
+/// Begins a measurement in a thread of its own. Returns where its result arrives; nothing does if nothing could be measured.
+fn begin(roots: &Roots) -> Option<Receiver<Vec<Touched>>> {
+    let (result, touched) = channel();
+    let roots = roots.clone();
+    let run = move || {
+        if let Some(pairs) = touched_in_pairs(&roots) {
+            // The agent may have ended meanwhile.
+            let _sent: Result<(), _> = result.send(pairs);
+        }
+    };
+    let started = thread::Builder::new().name("fault-cost".to_owned()).spawn(run);
+    started.map_err(|error| log::warn!("what a page fault takes is not measured: cannot start a thread: {error}")).ok()?;
+    Some(touched)
 }
 
-/// Pages memory out and touches it, page by page. Returns how long each touch took; `None` if nothing can be paged out.
-fn touched_in_pairs() -> Option<Vec<Duration>> {
+/// Pages memory out and touches it, in pairs of pages with a pause before each. `None` if nothing can be paged out, or if the kernel does
+/// not say what this task waits for.
+fn touched_in_pairs(roots: &Roots) -> Option<Vec<Touched>> {
     let page = usize::try_from(kernel::page_size().bytes()).ok()?;
+    let task = rustix::thread::gettid().as_raw_nonzero().get();
+    let mut accounting = TaskStats::open(roots).ok()?;
     let memory = filled(page);
     page_out(&memory, page)?;
     thread::sleep(WRITTEN_IN);
     page_out(&memory, page)?;
     let (began, first) = (Instant::now(), offset(&memory, page));
-    let mut each = Vec::with_capacity(PAGES);
-    for turn in 0..PAGES {
-        if turn % 2 == 0 {
-            thread::sleep(PAUSE);
-        }
-        let start = Instant::now();
-        black_box(memory[first + turn * STRIDE % PAGES * page]);
-        each.push(start.elapsed());
-        if began.elapsed() >= TIME_MAX {
-            break;
-        }
+    let mut before = accounting.delays_of_task(task).ok()?;
+    let mut pairs = Vec::with_capacity(PAGES / 2);
+    while pairs.len() < PAGES / 2 && began.elapsed() < TIME_MAX {
+        thread::sleep(PAUSE);
+        let each = [0, 1].map(|of_pair| {
+            let turn = pairs.len() * 2 + of_pair;
+            let start = Instant::now();
+            black_box(memory[first + turn * STRIDE % PAGES * page]);
+            start.elapsed()
+        });
+        let after = accounting.delays_of_task(task).ok()?;
+        pairs.push(Touched { each: each.to_vec(), waits: after - before });
+        before = after;
     }
-    Some(each)
+    Some(pairs)
 }
 
 fn page_out(memory: &[u8], page: usize) -> Option<()> {
@@ -216,13 +217,23 @@ fn page_out(memory: &[u8], page: usize) -> Option<()> {
 }
 
 /// How long each page took, and what the kernel counted meanwhile.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Touched {
     each: Vec<Duration>,
     waits: Delays,
 }
 
 impl Touched {
+    /// All of these together.
+    fn all<'a>(of: impl IntoIterator<Item = &'a Self>) -> Self {
+        let mut all = Self::default();
+        for Self { each, waits } in of {
+            all.each.extend(each);
+            all.waits += *waits;
+        }
+        all
+    }
+
     fn parts(&self) -> Option<Fault> {
         let taken: Duration = self.each.iter().sum();
         parts(taken.saturating_sub(self.waits.for_devices()), self.waits.swap_in)
@@ -310,32 +321,43 @@ mod tests {
         check(1, 9, &[], &[300]);
     }
 
+    /// Pairs of touches that take so long each, of which the read is a part.
+    fn pairs(count: u64, each_us: u64, read_us: u64) -> Vec<Touched> {
+        let waits = Delays { swap_in: Delay { count: 2, total_ns: 2 * read_us * 1_000 }, ..Delays::default() };
+        (0..count).map(|_| Touched { each: vec![Duration::from_micros(each_us); 2], waits }).collect()
+    }
+
     #[test]
     fn the_first_measurement_that_finds_something_counts() {
         let us = Duration::from_micros;
-        let touched = |pages: usize, each_us: u64, read_us: u64| Touched {
-            each: vec![us(each_us); pages],
-            waits: Delays { swap_in: Delay { count: pages as u64, total_ns: pages as u64 * read_us * 1_000 }, ..Delays::default() },
-        };
         let mut returns = Returns::new(us(1));
         let on_new_memory = Fault { beside: us(1), read: Duration::ZERO };
-        for nothing in [None, Some(touched(2, 1, 1))] {
-            returns.end(nothing, us(5));
+        for nothing in [Vec::new(), pairs(1, 1, 1)] {
+            returns.end(&nothing, us(5));
             assert_eq!((returns.fault(), returns.next_at), (on_new_memory, None), "pages that stayed in DRAM show nothing");
         }
-        returns.end(Some(touched(64, 10, 4)), us(5));
+        returns.end(&pairs(128, 10, 4), us(5));
         let first = Fault { beside: us(6), read: us(4) };
         assert_eq!((returns.fault(), returns.next_at), (first, Some(us(5) + WAIT)));
-        returns.end(Some(touched(64, 1_000, 4)), us(6));
+        returns.end(&pairs(128, 1_000, 4), us(6));
         assert_eq!((returns.fault(), returns.next_at), (first, Some(us(6) + WAIT)));
         assert!(returns.view().compressed.is_some_and(|quantiles| quantiles.count > 0), "{:?}", returns.view());
     }
 
     #[test]
+    fn pairs_in_which_the_thread_lost_its_processor_do_not_count() {
+        let us = Duration::from_micros;
+        let mut all = pairs(96, 10, 4);
+        all.splice(10..10, pairs(32, 5_000, 4));
+        assert_eq!(undisturbed(&all).parts(), Some(Fault { beside: us(6), read: us(4) }));
+        assert!(Touched::all(&all).parts().is_some_and(|fault| fault.beside > us(1_000)));
+    }
+
+    #[test]
     fn a_thread_touches_every_page_once() {
-        // Where nothing can be paged out, the touches are of pages in DRAM.
-        if let Some(each) = touched_in_pairs() {
-            assert_eq!(each.len(), PAGES);
+        // Only where delays are counted and memory can be paged out.
+        if let Some(pairs) = touched_in_pairs(&Roots::host()) {
+            assert_eq!(Touched::all(&pairs).each.len(), PAGES);
         }
     }
 
