@@ -30,8 +30,8 @@ use crate::durations::{Quantiles, RecentDurations};
 /// Pages that are paged out. Their memory is returned when the measurement ends.
 const PAGES: usize = 256;
 
-/// Time before each pair of touches.
-const PAUSE: Duration = Duration::from_millis(10);
+/// Time before each pair of touches: all of them together are spread over some seconds, so that what disturbs a moment counts little.
+const PAUSE: Duration = Duration::from_millis(50);
 
 /// Time for a device to write the pages: they leave DRAM at the second request only.
 const WRITTEN_IN: Duration = Duration::from_secs(1);
@@ -40,7 +40,7 @@ const WRITTEN_IN: Duration = Duration::from_secs(1);
 const READS_MIN: u64 = 8;
 
 /// Of a slow device fewer pages are read.
-const TIME_MAX: Duration = Duration::from_secs(10);
+const TIME_MAX: Duration = Duration::from_secs(30);
 
 /// Every how many pages the next one is touched: no divisor of [`PAGES`], and far enough apart that read-ahead does not help.
 const STRIDE: usize = 37;
@@ -263,15 +263,30 @@ fn parts(taken: Duration, reads: Delay) -> Option<Fault> {
     Some(Fault { beside: each(rest), read: each(all) })
 }
 
-/// Memory for the pages, wherever the first one begins. A third of each page is random: pages that are all alike would be stored
-/// without compression, and random ones not at all.
+/// Words of the records below.
+const WORDS: [&[u8; 8]; 8] = [b"session\0", b"pending\0", b"user-agt", b"text/htm", b"2026-11-", b"https://", b"checkout", b"default\0"];
+
+/// Memory for the pages, wherever the first one begins. It holds records as programs do: an address, a number, a small value, a word.
+/// Pages that are all alike would be stored without compression, random ones not at all, and long runs of a byte are decompressed faster
+/// than a job's data.
 fn filled(page: usize) -> Vec<u8> {
     let mut state = 1u64;
     let mut random = || {
         state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        state.to_be_bytes()[0]
+        state >> 33
     };
-    (0..(PAGES + 1) * page).map(|at| if at % page < page / 3 { random() } else { 7 }).collect()
+    let mut memory = Vec::with_capacity((PAGES + 1) * page + 32);
+    for number in 0u64.. {
+        if memory.len() >= (PAGES + 1) * page {
+            break;
+        }
+        memory.extend((0x7f3a_4000_0000 | (random() & 0xff_fff8)).to_le_bytes());
+        memory.extend(((number & 0xffff_ffff) | (random() & 3) << 32).to_le_bytes());
+        memory.extend(WORDS[usize::try_from(random() & 7).unwrap_or(0)]);
+        memory.extend((random() & 0xffff).to_le_bytes());
+    }
+    memory.truncate((PAGES + 1) * page);
+    memory
 }
 
 /// Where the first whole page begins.
