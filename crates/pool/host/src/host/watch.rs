@@ -93,29 +93,28 @@ impl Host {
     fn sample_counters(&self, guest: &mut Claim<'_>, process: &Process) -> Option<bool> {
         let (perf, time) = self.perf.as_ref()?;
         let predictor = self.predictor.as_ref()?;
-        let (outcome, counted) = match perf.of_process(process.pid, *time) {
-            Ok(counters) => {
-                let latency = lives::latency(predictor, &counters);
-                let (outcome, score) = match latency {
-                    Latency::Insensitive(score) => ("insensitive", Some(score)),
-                    Latency::Sensitive(score) => ("sensitive", Some(score)),
-                    Latency::NoAnswer(_) | Latency::NoModel => ("no_answer", None),
-                };
-                let insensitive = matches!(latency, Latency::Insensitive(_));
-                // A guest speaks once for its workload, and again if it turns out to be sensitive.
-                if (guest.counted.is_none() || !insensitive) && lives::has_run(guest, self.settings.least_life, now()) {
-                    self.lives().add_counted(&guest.request.vm, latency);
-                }
-                (outcome, Some(CounterSample { at: now(), score, insensitive, counters }))
-            }
+        let counters = match perf.of_process(process.pid, *time) {
+            Ok(counters) => counters,
             Err(why) => {
                 log::warn!("guest {}: cannot sample its performance counters: {why}", guest.request.name);
-                ("failed", None)
+                self.counts.count(Event::Counters, "failed");
+                return None;
             }
         };
+        let latency = lives::latency(predictor, &counters);
+        let (outcome, score) = match latency {
+            Latency::Insensitive(score) => ("insensitive", Some(score)),
+            Latency::Sensitive(score) => ("sensitive", Some(score)),
+            Latency::NoAnswer(_) | Latency::NoModel => ("no_answer", None),
+        };
         self.counts.count(Event::Counters, outcome);
-        guest.counted = counted;
-        guest.counted.as_ref().filter(|counted| counted.score.is_some()).map(|counted| counted.insensitive)
+        let insensitive = matches!(latency, Latency::Insensitive(_));
+        // A guest speaks once for its workload, and again if it turns out to be sensitive.
+        if (guest.counted.is_none() || !insensitive) && lives::has_run(guest, self.settings.least_life, now()) {
+            self.lives().add_counted(&guest.request.vm, latency);
+        }
+        guest.counted = Some(CounterSample { at: now(), score, insensitive, counters });
+        score.map(|_| insensitive)
     }
 
     fn judge(&self, guest: &Claim<'_>, subject: &monitor::Guest, usage: &Usage) -> Verdict {

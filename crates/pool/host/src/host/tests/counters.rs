@@ -63,6 +63,26 @@ fn guests_of_a_workload_decide_about_the_next_one() {
 }
 
 #[test]
+fn a_sample_that_fails_does_not_let_a_guest_speak_twice() {
+    let directory = tempfile::tempdir().unwrap();
+    let (host, simulated) = bench(directory.path());
+    drop(host);
+    let host = with_counters(&simulated, 0.99..=1.0);
+    let vm = predict::Request { customer: Some(5), ..request("a", 1024, None).vm };
+    host.start(Request { vm, ..request("a", 1024, Some(256)) }).unwrap();
+    host.watch(|| true);
+    let sampled = host.explain("a").unwrap().counted;
+    assert!(sampled.is_some());
+    std::fs::write(simulated.1.join("perf"), "#!/bin/sh\nexit 1\n").unwrap();
+    simulated.world().usage = touched_and_accessed(100, 50);
+    host.watch(|| true);
+    let record = host.explain("a").unwrap();
+    assert_eq!(record.counted, sampled, "{}", events(&host, "a"));
+    let text = crate::metrics::render(&host).unwrap();
+    assert!(text.contains("counters_total{outcome=\"failed\"} 1"), "{text}");
+}
+
+#[test]
 fn counters_decide_whether_a_guest_is_insensitive() {
     let directory = tempfile::tempdir().unwrap();
     let (host, simulated) = bench(directory.path());
