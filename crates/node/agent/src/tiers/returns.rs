@@ -369,11 +369,12 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_touches_every_page_once() {
-        // Only where delays are counted and memory can be paged out.
-        if let Some(pairs) = touched_in_pairs(&Roots::host()) {
-            assert_eq!(Touched::all(&pairs).each.len(), PAGES);
-        }
+    fn as_many_touches_as_pages_are_measured() {
+        let Some(pairs) = touched_in_pairs(&Roots::host()) else {
+            println!("SKIPPED: the kernel counts no delays of tasks here, or memory cannot be paged out");
+            return;
+        };
+        assert_eq!(Touched::all(&pairs).each.len(), PAGES);
     }
 
     #[test]
