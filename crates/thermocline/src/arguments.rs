@@ -71,7 +71,7 @@ pub(crate) enum Command {
     Replay(Replay),
     /// Advise a memory limit for each job and how much memory the machine can promise, from the journal
     Plan(Plan),
-    /// Write a page of what the agent saved and whether its jobs' objectives were kept, from the journal
+    /// Write a page of what the agent saved and whether its jobs' objectives were kept, from the journal; or of a fleet, a rollout or a pool
     Report(ReportArguments),
     /// Measure how often memory is accessed and how much of it slow memory could hold; moves nothing
     Rates(Rates),

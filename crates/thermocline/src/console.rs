@@ -73,7 +73,7 @@ pub(crate) struct Shown {
     /// Far-memory traces of a fleet: files, directories or s3://bucket/prefix, recursively
     #[arg(long, value_name = "PATH|URL", num_args = 1..)]
     traces: Vec<String>,
-    /// A bundle store whose newest rollout is shown: a directory, or s3://bucket/prefix [default: the configured rollout.store]
+    /// A bundle store whose newest rollout is shown: a directory, or s3://bucket/prefix [default: the configured rollout.store; in a report, none]
     #[arg(long, value_name = "URL")]
     rollout: Option<String>,
     /// The root file of the bundle store [default: the configured rollout.root]
@@ -139,6 +139,17 @@ impl Shown {
     /// Whether nothing is named.
     pub(crate) fn is_nothing(&self) -> bool {
         self.traces.is_empty() && self.rollout.is_none() && self.pool.is_none()
+    }
+
+    /// An option that has no effect as long as nothing is named.
+    pub(crate) fn without_effect(&self) -> Option<&'static str> {
+        let given = [
+            ("--rollout-root", self.rollout_root.is_some()),
+            ("--rollout-log", self.rollout_log.is_some()),
+            ("--objective", self.objective.is_some()),
+            ("--dram-price-per-gib", self.dram_price_per_gib.is_some()),
+        ];
+        given.into_iter().find(|&(_, given)| given && self.is_nothing()).map(|(option, _)| option)
     }
 
     /// What the arguments and the configuration name. `store` is the bundle store if the arguments name none.

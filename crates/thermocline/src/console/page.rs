@@ -10,6 +10,7 @@ use serde_json::Value;
 
 use super::data::{Data, Found};
 use super::{Shown, assets, live};
+use crate::fleet::model::text::{bytes, percent};
 
 /// Jobs of a machine that have a page of their own.
 const MACHINE_JOBS_MAX: usize = 200;
@@ -72,7 +73,7 @@ impl Page {
     /// The file.
     ///
     /// # Errors
-    /// None; the answers are JSON already.
+    /// The console's page is not of the shape that its files are put into.
     pub(crate) fn html(&self) -> Result<String> {
         let text = |path: &str| {
             let asset = assets::find(path).with_context(|| format!("the page has no {path}"))?;
@@ -102,26 +103,26 @@ impl Page {
 }
 
 fn collect(data: &Data) -> BTreeMap<String, Value> {
-    let mut answers: BTreeMap<String, Value> = BTreeMap::new();
-    let mut add = |path: String| match data.find(&path) {
-        Found::Json(bytes) => serde_json::from_slice(&bytes).is_ok_and(|value| answers.insert(path, value).is_none()),
-        Found::Unknown | Found::NotReady(_) => false,
-    };
+    let mut answers = BTreeMap::new();
     for path in PATHS {
-        add(path.to_owned());
+        add(&mut answers, data, path.to_owned());
     }
-    let _clusters = (0..).take_while(|index| add(format!("fleet/cluster/{index}"))).count();
-    let _jobs = (0..MACHINE_JOBS_MAX).take_while(|index| add(format!("machine/job/{index}"))).count();
-    let jobs = answers.get("fleet/jobs").cloned().unwrap_or_default();
-    for index in ["memory_bytes", "saved_bytes"].into_iter().flat_map(|column| largest(&jobs[column])) {
-        let path = format!("fleet/job/{index}");
-        if let Found::Json(bytes) = data.find(&path)
-            && let Ok(value) = serde_json::from_slice(&bytes)
-        {
-            answers.insert(path, value);
-        }
+    let _clusters = (0..).take_while(|index| add(&mut answers, data, format!("fleet/cluster/{index}"))).count();
+    let _jobs = (0..MACHINE_JOBS_MAX).take_while(|index| add(&mut answers, data, format!("machine/job/{index}"))).count();
+    let columns = answers.get("fleet/jobs").map(|jobs| ["memory_bytes", "saved_bytes"].map(|column| largest(&jobs[column])));
+    for index in columns.into_iter().flatten().flatten() {
+        add(&mut answers, data, format!("fleet/job/{index}"));
     }
     answers
+}
+
+/// Adds the answer to a path, if there is one. Returns whether there is.
+fn add(answers: &mut BTreeMap<String, Value>, data: &Data, path: String) -> bool {
+    let answer = match data.find(&path) {
+        Found::Json(bytes) => serde_json::from_slice(&bytes).ok(),
+        Found::Unknown | Found::NotReady(_) => None,
+    };
+    answer.map(|answer| answers.insert(path, answer)).is_some()
 }
 
 /// The indices of the largest values of a column.
@@ -140,22 +141,24 @@ fn machine(machine: &Value) -> Vec<String> {
 
 fn fleet(fleet: &Value) -> Vec<String> {
     let part = &fleet["fleet"];
-    let percent = |value: &Value| value.as_f64().map_or_else(|| "-".to_owned(), |ratio| format!("{:.2} %", ratio * 100.0));
-    let share = percent(&fleet["objective_percentile_ratio"]);
-    let (rate, allowed) = (percent(&part["rate_ratio_per_min"]), percent(&fleet["objective_ratio_per_min"]));
+    let known = |value: &Value, print: fn(f64) -> String| value.as_f64().map_or_else(|| "-".to_owned(), print);
+    let rate = |value: &Value| known(value, |ratio| format!("{}/min", percent(ratio, 3)));
+    let found = format!(
+        "{} of the entries were at or below {}, and {} is allowed",
+        known(&fleet["objective_percentile_ratio"], |ratio| percent(ratio, 2)),
+        rate(&part["rate_ratio_per_min"]),
+        rate(&fleet["objective_ratio_per_min"])
+    );
     let objective = match part["holds"].as_bool() {
-        Some(true) => {
-            format!("the promotion objective was kept: {share} of the entries were at or below {rate}/min, of {allowed}/min allowed")
-        }
-        Some(false) => {
-            format!("the promotion objective was broken: {share} of the entries were at or below {rate}/min, of {allowed}/min allowed")
-        }
+        Some(true) => format!("the promotion objective was kept: {found}"),
+        Some(false) => format!("the promotion objective was broken: {found}"),
         None => "no job had far memory".to_owned(),
     };
-    let mib = part["saved_bytes"].as_f64().unwrap_or(0.0) / f64::from(1 << 20);
+    // More than nothing may be lost: far memory has a cost in DRAM.
+    let saved = known(&part["saved_bytes"], |saved| format!("{}{}", if saved < 0.0 { "-" } else { "" }, bytes(saved.abs())));
     vec![
         format!("fleet: {objective}"),
-        format!("{mib:.1} MiB saved, on average and net, by {} jobs on {} machines", part["jobs"], part["machines"]),
+        format!("{saved} saved, on average and net, by {} jobs on {} machines", part["jobs"], part["machines"]),
     ]
 }
 
@@ -164,7 +167,7 @@ fn rollout(rollout: &Value) -> Vec<String> {
 }
 
 fn pool(pool: &Value) -> Vec<String> {
-    let slices = |state: &str| pool["slices"][state].as_u64().unwrap_or(0);
+    let slices = |state: &str| pool["slices"][state].as_u64().map_or_else(|| "-".to_owned(), |count| count.to_string());
     let faults = pool["faults"].as_array().into_iter().flatten();
     let free = format!("pool: {} slices free, {} of guests, {} failed", slices("free"), slices("online"), slices("failed"));
     std::iter::once(free).chain(faults.map(|fault| format!("pool: {}: {}", text(&fault["what"]), text(&fault["remedy"])))).collect()
@@ -210,7 +213,7 @@ mod tests {
         let lines = fleet(&value);
         assert_eq!(
             lines[0],
-            "fleet: the promotion objective was kept: 98.00 % of the entries were at or below 0.15 %/min, of 0.20 %/min allowed"
+            "fleet: the promotion objective was kept: 98% of the entries were at or below 0.15%/min, and 0.2%/min is allowed"
         );
         assert_eq!(lines[1], "3.0 MiB saved, on average and net, by 3 jobs on 2 machines");
         let fault = json!({ "what": "EMC 1 has failed", "remedy": "Replace it." });

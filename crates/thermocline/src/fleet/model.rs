@@ -34,7 +34,7 @@ pub(crate) mod arguments;
 mod detail;
 pub(crate) mod report;
 mod resolution;
-mod text;
+pub(crate) mod text;
 mod waits;
 
 /// `thermocline model`.

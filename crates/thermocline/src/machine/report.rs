@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use advise::report::Report;
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use clap::Args;
 use config::Config;
 
@@ -26,6 +26,9 @@ pub(crate) struct ReportArguments {
 
 /// `thermocline report`. With `--format json`, the figures are printed and no page is written.
 pub(crate) fn report(config: &Config, format: Format, arguments: &ReportArguments) -> Result<()> {
+    if let Some(option) = arguments.shown.without_effect() {
+        bail!("{option} has no effect on the report of a journal; give --traces, --rollout or --pool, or leave it out");
+    }
     if !arguments.shown.is_nothing() {
         let page = Page::read(config, &arguments.journals, &arguments.shown)?;
         return written(format, arguments, page.answers(), &page.verdict(), || page.html());

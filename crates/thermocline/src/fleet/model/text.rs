@@ -209,7 +209,7 @@ fn fixed(ratio: f64, digits: usize) -> String {
 }
 
 /// With as few digits as needed.
-pub(super) fn percent(ratio: f64, digits: usize) -> String {
+pub(crate) fn percent(ratio: f64, digits: usize) -> String {
     let digits = format!("{:.digits$}", ratio * 100.0);
     let short = if digits.contains('.') { digits.trim_end_matches('0').trim_end_matches('.') } else { &digits };
     format!("{short}%")
@@ -219,7 +219,7 @@ pub(super) fn duration(seconds: f64) -> String {
     Duration::try_from_secs_f64(seconds).map_or_else(|_| "-".to_owned(), print_duration)
 }
 
-pub(super) fn bytes(bytes: f64) -> String {
+pub(crate) fn bytes(bytes: f64) -> String {
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "shown with one decimal; saturates")]
     Bytes(bytes as u64).to_string()
 }
