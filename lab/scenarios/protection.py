@@ -9,6 +9,7 @@ alone, in spite of which the kernel reclaims while the machine stays short, and 
 from typing import Any
 
 from thermolab import node, programs, truth
+from thermolab.errors import LabError
 from thermolab.guest import Guest
 from thermolab.lab import Lab
 from thermolab.qemu import MIB, Machine
@@ -95,7 +96,8 @@ def _squeeze(guest: Guest, kind: str) -> dict[str, Any]:
     guest.run(["sleep", str(DECIDE_SECONDS)])
     if kind == "own_cgroup":
         guest.write(f"{cgroup}/memory.low", str((ANON_MIB + FILE_MIB) * MIB))
-    hog = programs.workload(guest, "/hog", [programs.hot("hog", HOG_MIB * MIB, HOG_PERIOD_MS)])
+    at_start = _refaults(guest, cgroup)
+    hog = _start_hog(guest, kind)
     guest.run(["sleep", str(SQUEEZE_SECONDS)])
     before = _refaults(guest, cgroup)
     guest.run(["sleep", str(JUDGED_SECONDS)])
@@ -103,6 +105,8 @@ def _squeeze(guest: Guest, kind: str) -> dict[str, Any]:
     view = agent.job(_JOB)
     row = {
         "refaults": refaults,
+        "refaults_before": before - at_start,
+        "hardened": _hardened(guest, agent),
         "memory_bytes": guest.number(f"{cgroup}/memory.current"),
         "hard": view["hard_protection"],
         "min_bytes": [guest.number(f"{path}/memory.min") for path in [*slices, cgroup]],
@@ -119,6 +123,26 @@ def _squeeze(guest: Guest, kind: str) -> dict[str, Any]:
     agent.stop()
     files = [f"{path}/memory.{kind}" for path in slices for kind in ("low", "min")]
     return {**row, "left": [guest.number(file) for file in files]}
+
+
+def _start_hog(guest: Guest, kind: str) -> int:
+    """Starts the other program; returns its pid once it has its memory.
+
+    Raises:
+        LabError: the kernel killed it.
+    """
+    try:
+        return programs.workload(guest, "/hog", [programs.hot("hog", HOG_MIB * MIB, HOG_PERIOD_MS)])
+    except LabError as error:
+        kills = guest.flat_keyed("/proc/vmstat")["oom_kill"]
+        if not kills:
+            raise
+        raise LabError(f"{kind}: the kernel killed {kills} processes while the other program grew") from error
+
+
+def _hardened(guest: Guest, agent: node.Agent) -> list[str]:
+    """What the agent said of `memory.min`."""
+    return [line for line in guest.read(agent.log).splitlines() if "memory.min" in line]
 
 
 def _as_its_unit(guest: Guest) -> str:

@@ -1,6 +1,9 @@
 //! Tests of hard protection: `memory.min` while the kernel reclaims in spite of `memory.low`.
 
-use units::Bytes;
+use daemon::ManualClock;
+use units::{Bytes, UnixMillis};
+
+use crate::context::claims::Strength;
 
 use super::limits::{decide, nested, nested_agent};
 use super::*;
@@ -15,11 +18,22 @@ fn protected(other: u64) -> (Machine, Agent) {
     reclaim(&machine, 10, 0);
     let mut agent = nested_agent(&machine, "");
     decide(&mut agent, &machine);
+    agent.context.machine.zswap_enabled = false;
     (machine, agent)
 }
 
-/// The kernel has reclaimed so many pages, and below the job's protection so many times.
+/// The kernel has reclaimed so many pages, and below the job's protection so many times; of what it took there, nothing has returned.
 fn reclaim(machine: &Machine, pages: u64, breaks: u64) {
+    reclaim_and_return(machine, pages, breaks, 0);
+}
+
+/// The same, and so many pages of the job have returned.
+fn reclaim_and_return(machine: &Machine, pages: u64, breaks: u64, refaults: u64) {
+    let stat = machine.get("sys/fs/cgroup/s/t/a/memory.stat");
+    let rest = stat.lines().filter(|line| !line.starts_with("workingset_refault"));
+    let returned = [format!("workingset_refault_anon {}", refaults / 2), format!("workingset_refault_file {}", refaults.div_ceil(2))];
+    let stat: Vec<String> = rest.map(ToOwned::to_owned).chain(returned).collect();
+    machine.set("/s/t/a", "memory.stat", &stat.join("\n"));
     machine.put("proc/vmstat", &format!("pswpin 0\npswpout 0\nallocstall_normal 0\npgsteal_kswapd {pages}\npgsteal_direct 0\n"));
     machine.set("/s/t/a", "memory.events", &format!("low {breaks}\nhigh 0\nmax 0\noom 0\noom_kill 0"));
 }
@@ -29,10 +43,10 @@ fn check(agent: &mut Agent) {
     protection.check(jobs, context, &discovery.rules);
 }
 
-/// The kernel reclaims below the job's protection between two checks.
+/// The kernel reclaims below the job's protection between two checks, and what it takes returns.
 fn break_protection(machine: &Machine, agent: &mut Agent) {
-    for (pages, breaks) in [(20, 5), (30, 6), (40, 7)] {
-        reclaim(machine, pages, breaks);
+    for (pages, breaks, refaults) in [(20, 5, 0), (30, 6, 1), (40, 7, 2)] {
+        reclaim_and_return(machine, pages, breaks, refaults);
         check(agent);
     }
 }
@@ -68,6 +82,74 @@ fn what_the_kernel_breaks_is_hardened_until_it_rests() {
     check(&mut agent);
     assert_eq!(mins(&machine), [0, 0, 4096]);
     assert!(!agent.report().jobs[0].hard_protection);
+}
+
+/// Whether 60 checks, one in two seconds, harden the protection of 65,536 pages.
+fn after_checks(refaults: impl Fn(u64) -> u64, broken: bool) -> bool {
+    let (machine, mut agent) = protected(200);
+    agent.context.claims.insert(Strength::Soft, "/s/t/a", Bytes(64 * 1024 * page()));
+    machine.set("/hog", "memory.stat", &format!("inactive_anon {}", 200 * 1024 * page()));
+    machine.put("proc/meminfo", "MemTotal: 1024 kB\nMemFree: 9 kB\nMemAvailable: 9 kB\nSwapTotal: 9000000 kB\nSwapFree: 9000000 kB\n");
+    let clock = ManualClock::new(seconds(2_000), UnixMillis(0));
+    agent.context.clock = clock.clock();
+    (0..60).any(|at| {
+        clock.advance(seconds(2));
+        reclaim_and_return(&machine, 20 + at, if broken { 5 + at } else { 5 }, refaults(at));
+        check(&mut agent);
+        min(&machine, "/s/t/a") > 0
+    })
+}
+
+#[test]
+fn protection_is_hard_only_where_what_the_kernel_takes_returns() {
+    assert!(!after_checks(|_| 0, true), "nothing returns");
+    assert!(!after_checks(|at| 2 * 128 * at, true), "128 of 65,536 pages return in a second, as is tolerated");
+    assert!(after_checks(|at| 2 * 256 * at, true), "twice as many");
+    assert!(!after_checks(|at| 2 * 256 * at, false), "the kernel takes nothing below the protection");
+    assert!(!after_checks(|at| if at < 30 { 0 } else { 1_024 }, true), "1,024 pages at once are tolerated");
+    assert!(after_checks(|at| if at < 30 { 0 } else { 1_400 }, true));
+}
+
+#[test]
+fn protection_is_not_hard_for_an_hour_after_a_kill() {
+    let (machine, mut agent) = protected(200);
+    let clock = ManualClock::new(seconds(2_000), UnixMillis(0));
+    agent.context.clock = clock.clock();
+    break_protection(&machine, &mut agent);
+    assert!(min(&machine, "/s/t/a") > 0);
+    let kill = |machine: &Machine| {
+        let stat = machine.get("proc/vmstat");
+        machine.put("proc/vmstat", &format!("{stat}\noom_kill 1\n"));
+    };
+    kill(&machine);
+    check(&mut agent);
+    assert_eq!(mins(&machine), [0, 0, 0]);
+    for (later, hard) in [(3_500, false), (200, true)] {
+        clock.advance(seconds(later));
+        for at in 0..3 {
+            let count = clock.clock().now().as_secs() + at;
+            reclaim_and_return(&machine, count, count, count);
+            kill(&machine);
+            check(&mut agent);
+        }
+        assert_eq!(min(&machine, "/s/t/a") > 0, hard, "{later}");
+    }
+}
+
+#[test]
+fn what_stays_in_zswap_is_no_room() {
+    let hardened = |other: u64, stored: u64, pool: u64| {
+        let (machine, mut agent) = protected(other);
+        agent.context.machine.zswap_enabled = true;
+        agent.context.machine.stored_bytes = Bytes(stored);
+        agent.context.machine.pool_bytes = Bytes(pool);
+        break_protection(&machine, &mut agent);
+        mins(&machine)[0] > 0
+    };
+    // 60 pages are protected, and a quarter more is needed to begin.
+    assert!(hardened(150, 0, 0) && !hardened(149, 0, 0), "of an empty pool, half is expected");
+    assert!(hardened(100, 100, 25) && !hardened(99, 100, 25));
+    assert!(!hardened(250, 100, 100), "nothing is freed");
 }
 
 #[test]
