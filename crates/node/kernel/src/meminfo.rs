@@ -20,6 +20,12 @@ pub struct MemInfo {
     pub free: Bytes,
     /// The kernel's estimate of the memory available to new programs without swapping.
     pub available: Bytes,
+    /// Memory without files that is mapped by programs; zero if the kernel does not print it.
+    pub anon: Bytes,
+    /// Shared memory and files of tmpfs; zero if the kernel does not print it.
+    pub shmem: Bytes,
+    /// Pages in memory that still have their place in swap; zero if the kernel does not print it.
+    pub swap_cached: Bytes,
     /// Total swap space.
     pub swap_total: Bytes,
     /// Unused swap space.
@@ -30,19 +36,30 @@ pub struct MemInfo {
     pub zswapped: Option<Bytes>,
 }
 
+impl MemInfo {
+    /// Memory that only swap can take from programs, in memory or in swap already: it grows when they ask for more.
+    #[must_use]
+    pub fn swap_backed(&self) -> Bytes {
+        self.anon + self.shmem + (self.swap_total - self.swap_free) - self.swap_cached
+    }
+}
+
 /// Parses `/proc/meminfo`. Unknown keys are ignored.
 ///
 /// # Errors
 /// [`Malformed`] if a known value is not a number of kB, or a field that every kernel prints is missing.
 pub fn parse(text: &str) -> Result<MemInfo, Malformed> {
     let (mut total, mut free, mut available, mut swap_total, mut swap_free) = (None, None, None, None, None);
-    let (mut zswap, mut zswapped) = (None, None);
+    let (mut zswap, mut zswapped, mut anon, mut shmem, mut swap_cached) = (None, None, None, None, None);
     for (line, row) in text::lines(text) {
         let (key, value) = row.split_once(':').ok_or_else(|| Malformed::new(line, row, "a key and a colon"))?;
         let slot = match key {
             "MemTotal" => &mut total,
             "MemFree" => &mut free,
             "MemAvailable" => &mut available,
+            "AnonPages" => &mut anon,
+            "Shmem" => &mut shmem,
+            "SwapCached" => &mut swap_cached,
             "SwapTotal" => &mut swap_total,
             "SwapFree" => &mut swap_free,
             "Zswap" => &mut zswap,
@@ -57,6 +74,9 @@ pub fn parse(text: &str) -> Result<MemInfo, Malformed> {
         total: required(total, "MemTotal")?,
         free: required(free, "MemFree")?,
         available: required(available, "MemAvailable")?,
+        anon: anon.unwrap_or_default(),
+        shmem: shmem.unwrap_or_default(),
+        swap_cached: swap_cached.unwrap_or_default(),
         swap_total: required(swap_total, "SwapTotal")?,
         swap_free: required(swap_free, "SwapFree")?,
         zswap,
@@ -86,6 +106,9 @@ mod tests {
         let info = read(&roots).unwrap();
         assert!(info.total > info.available && info.available >= info.free && info.free > Bytes::ZERO);
         assert_eq!((info.swap_total, info.zswap, info.zswapped), (Bytes::ZERO, Some(Bytes::ZERO), Some(Bytes::ZERO)));
+        assert_eq!(info.swap_backed(), info.anon + info.shmem);
+        let swapped = "MemTotal: 99 kB\nMemFree: 9 kB\nMemAvailable: 9 kB\nAnonPages: 30 kB\nShmem: 5 kB\nSwapCached: 7 kB\nSwapTotal: 50 kB\nSwapFree: 30 kB\n";
+        assert_eq!(parse(swapped).unwrap().swap_backed(), Bytes(48 << 10));
         cut_everywhere(CAPTURED, parse);
     }
 

@@ -137,6 +137,28 @@ fn protection_is_not_hard_for_an_hour_after_a_kill() {
 }
 
 #[test]
+fn protection_is_not_hard_while_programs_grow() {
+    let (machine, mut agent) = protected(200);
+    let clock = ManualClock::new(seconds(2_000), UnixMillis(0));
+    agent.context.clock = clock.clock();
+    let mut count = 10;
+    let mut is_hard_with = |anon_kib: u64| {
+        count += 1;
+        clock.advance(seconds(2));
+        machine.put(
+            "proc/meminfo",
+            &format!("MemTotal: 25600 kB\nMemFree: 9 kB\nMemAvailable: 9 kB\nAnonPages: {anon_kib} kB\nSwapTotal: 9000 kB\nSwapFree: 9000 kB\n"),
+        );
+        reclaim_and_return(&machine, count, count, count);
+        check(&mut agent);
+        min(&machine, "/s/t/a") > 0
+    };
+    // 100 kB in two seconds are no growth, and more are. After it two checks pass.
+    let found = [0, 100, 200, 301, 402, 502, 602, 702, 803, 803, 903].map(&mut is_hard_with);
+    assert_eq!(found, [false, true, true, false, false, false, true, true, false, false, true]);
+}
+
+#[test]
 fn what_stays_in_zswap_is_no_room() {
     let hardened = |other: u64, stored: u64, pool: u64| {
         let (machine, mut agent) = protected(other);
