@@ -38,7 +38,7 @@ const TOLERATED_PARTS: u64 = 512;
 /// Protection is hardened once more than one part in this many of it is lost.
 const LOST_PARTS: u64 = 64;
 
-/// For so long after a process was killed for want of memory, protection is not hardened.
+/// For so long after a process was killed for lack of memory, protection is not hardened.
 const REST_AFTER_KILL: Duration = Duration::from_secs(3600);
 
 /// The share of what goes to zswap that is expected to stay in DRAM while the pool is empty.
@@ -59,7 +59,7 @@ pub struct Watch {
     losses: BTreeMap<u64, Losses>,
     /// Jobs that lost more than is tolerated since then.
     broken: BTreeSet<String>,
-    /// Processes killed for want of memory since boot.
+    /// Processes killed for lack of memory since boot.
     kills: Option<u64>,
     /// When that last grew, as time since boot.
     killed_at: Option<Duration>,
@@ -157,7 +157,7 @@ impl Watch {
             return Some("agent.hard_protection is false");
         }
         if within(self.killed_at, REST_AFTER_KILL) {
-            return Some("a process was killed for want of memory; memory.low alone for an hour");
+            return Some("a process was killed for lack of memory; memory.low alone for an hour");
         }
         (!within(self.reclaimed_at, context.config.agent.control_period)).then_some("the kernel no longer reclaims")
     }
