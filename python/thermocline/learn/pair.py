@@ -70,9 +70,8 @@ def days(of: features.Known, solved: int, held_out: int) -> tuple[range, range]:
     cut = last - held_out
     # A model needs a day before it, and VMs with a history in it.
     if cut - solved < first + 2:
-        raise ValueError(
-            f"the trace has {last - first} days; {solved} to solve on and {held_out} to verify on require {solved + held_out + 2}"
-        )
+        needed = solved + held_out + 2
+        raise ValueError(f"the trace has {last - first} days; {solved} to solve on and {held_out} to verify on require {needed}")
     return range(cut - solved, cut), range(cut, last)
 
 
