@@ -1,6 +1,7 @@
 """Both models for one promise: how many VMs stay within the performance margin (Pond Eq. 1), solved, trained and verified.
 
-The settings are solved on the days before those that verify them, and on three quarters of the workloads at a time. What is
+The settings are solved on the days before those that verify them. The share of false positives is solved on all workloads, as a few
+hundred are too few to keep some for later; each is verified by a forest, with its threshold, of the other three quarters. What is
 verified is what will run: thresholds and quantiles are chosen again each night for the solved shares of errors.
 """
 
