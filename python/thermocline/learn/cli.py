@@ -24,6 +24,7 @@ All steps, on generated VMs and workloads:
   thermocline-learn train insensitive --samples workloads.jsonl --out insensitive.onnx
   thermocline-learn evaluate untouched --trace vms.parquet --curve untouched.json
   thermocline-learn evaluate insensitive --samples workloads.jsonl --curve insensitive.json
+  thermocline-learn train pair --trace vms.parquet --samples workloads.jsonl --tp 95% --out models
   thermocline-learn solve --untouched untouched.json --insensitive insensitive.json
 """
 
@@ -31,7 +32,7 @@ Kinds = argparse._SubParsersAction  # argparse has no public name for this type.
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Runs one command. Returns the exit code: 0 done, 1 failed, 2 invalid arguments."""
+    """Runs one command. Returns the exit code: 0 done, 1 failed, 2 invalid arguments, 3 promise broken."""
     options = parser().parse_args(arguments)
     try:
         code: int = options.act(options)
@@ -115,6 +116,24 @@ def _train(kinds: Kinds[argparse.ArgumentParser]) -> None:
         "--target", type=ratio, default=0.02, metavar="RATIO", help="largest share of workloads to be false positives (default: 2%%)"
     )
     made.add_argument("--out", required=True, type=Path, metavar="FILE.onnx", help="output file")
+
+    _pair(kinds)
+
+
+def _pair(kinds: Kinds[argparse.ArgumentParser]) -> None:
+    made = _command(
+        kinds, "pair", commands.train_pair, "solve Pond's Eq. 1 for a promise, verify it on held-out data, and train both models for it"
+    )
+    made.add_argument("--trace", required=True, type=Path, metavar="FILE.parquet", help="a VM trace with customers and untouched memory")
+    _samples(made)
+    made.add_argument(
+        "--tp", type=ratio, default=0.98, metavar="RATIO", help="share of VMs that must stay within the margin (default: 98%%)"
+    )
+    made.add_argument("--days", type=_day, default=7, metavar="N", help="number of days to solve on (default: %(default)s)")
+    made.add_argument(
+        "--held-out", type=_day, default=3, metavar="N", help="number of days to verify on, at the end of the trace (default: %(default)s)"
+    )
+    made.add_argument("--out", required=True, type=Path, metavar="DIR", help="output directory; nothing is written if the promise breaks")
 
 
 def _evaluate(kinds: Kinds[argparse.ArgumentParser]) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from . import bitbrains, curves, export, features, generate, insensitive, untouched, vms, workloads
+from . import bitbrains, curves, export, features, generate, insensitive, pair, untouched, vms, workloads
 from .curves import Point
 
 Act = Callable[[argparse.Namespace], int]
@@ -104,6 +104,15 @@ def _train_untouched(known: features.Known, quantile: float, now: int, target: f
 
 def train_insensitive(options: argparse.Namespace) -> int:
     """Trains the latency-insensitivity model."""
+    result = _train_insensitive(options)
+    summary = f"{result['insensitive_ratio']:.1%} insensitive with {result['false_positive_ratio']:.1%} false positives in validation"
+    difference = result["difference_max"]
+    _print(options, result, f"wrote {options.out}: {summary}; the ONNX model is within {difference:.1g} of the trainer\n")
+    return 0
+
+
+def _train_insensitive(options: argparse.Namespace) -> dict[str, Any]:
+    """Trains on all samples, writes the model, and returns a summary."""
     of = workloads.read(options.samples)
     trained = insensitive.train(
         of, options.latency, options.target, seed=options.seed, progress=_progress, pdm=options.pdm, folds=options.folds
@@ -112,11 +121,70 @@ def train_insensitive(options: argparse.Namespace) -> int:
     shown = of.values[:_CHECKED]
     difference = _difference(insensitive.scores(trained.forest, shown), export.run(model, shown))
     expected = trained.expected
-    result = {"written": str(options.out), "bytes": export.write(model, options.out), "threshold": trained.threshold,
+    return {"written": str(options.out), "bytes": export.write(model, options.out), "threshold": trained.threshold,
             "insensitive_ratio": expected.gain, "false_positive_ratio": expected.wrong, "difference_max": difference}  # fmt: skip
-    summary = f"{expected.gain:.1%} insensitive with {expected.wrong:.1%} false positives in validation"
-    _print(options, result, f"wrote {options.out}: {summary}; the ONNX model is within {difference:.1g} of the trainer\n")
-    return 0
+
+
+def train_pair(options: argparse.Namespace) -> int:
+    """Solves, verifies and trains both models for one promise. Returns 3, and writes nothing, if held-out data breaks it."""
+    _progress(f"reading {options.trace}")
+    known, of = features.known(vms.read(options.trace)), workloads.read(options.samples)
+    promise = pair.Promise(options.tp, options.pdm, options.latency)
+    solved_on, held_out = pair.days(known, options.days, options.held_out)
+    nights = untouched.roll(known, [*solved_on, *held_out], _progress)
+    how: dict[str, Any] = {"seed": options.seed, "folds": options.folds, "progress": _progress}
+    solution = pair.solve(nights[: len(solved_on)], of, promise, **how)
+    verified = pair.verify(nights, held_out, of, promise, solution, **how)
+    holds = verified.holds(promise.tp)
+    written = _write_pair(options, known, nights, solution) if holds else []
+    result = {
+        **dataclasses.asdict(promise),
+        "solved": {"days": len(solved_on), **_errors(solution.insensitive, solution.untouched)},
+        "held_out": {
+            "days": len(held_out), "vms": verified.vms, "workloads": verified.workloads,
+            **_errors(verified.insensitive, verified.untouched),
+            "wrong_ratio": verified.wrong, "standard_error": verified.standard_error,
+        },
+        "holds": holds,
+        "written": written,
+    }  # fmt: skip
+    lines = [
+        "                     insensitive  false positives  untouched  overpredicted",
+        _pair_line(f"solved on {len(solved_on)} days", solution.insensitive, solution.untouched),
+        _pair_line(f"held out, {len(held_out)} days", verified.insensitive, verified.untouched),
+        f"errors on held-out data: {verified.wrong:.2%} +- {verified.standard_error:.2%}, where {1 - promise.tp:.2%} may be",
+    ]
+    if holds:
+        lines += [f"wrote {name}" for name in written] or ["nothing was written: no setting of either model keeps the promise"]
+    else:
+        lines.append("the promise does not hold on held-out data, and nothing was written: a larger --tp is solved with a margin")
+    _print(options, result, "\n".join(lines) + "\n")
+    return 0 if holds else 3
+
+
+def _write_pair(
+    options: argparse.Namespace, known: features.Known, nights: Sequence[untouched.Night], solution: curves.Solution
+) -> list[str]:
+    """Trains both models on all data for the solved errors, and writes those that are used."""
+    written = []
+    if solution.untouched != curves.NOTHING:
+        now = int(known.vms.arrival.max()) + 1
+        target = solution.untouched.wrong
+        quantile = untouched.QUANTILES[untouched.choose(nights, target, now)]
+        written.append(_train_untouched(known, quantile, now, target, options.out / "untouched.onnx")["written"])
+    if solution.insensitive != curves.NOTHING:
+        of = argparse.Namespace(**{**vars(options), "target": solution.insensitive.wrong, "out": options.out / "insensitive.onnx"})
+        written.append(_train_insensitive(of)["written"])
+    return written
+
+
+def _errors(first: Point, second: Point) -> dict[str, float]:
+    names = ("insensitive_ratio", "false_positive_ratio", "untouched_ratio", "overpredicted_ratio")
+    return dict(zip(names, (first.gain, first.wrong, second.gain, second.wrong), strict=True))
+
+
+def _pair_line(name: str, first: Point, second: Point) -> str:
+    return f"{name:20} {first.gain:11.1%}  {first.wrong:15.2%}  {second.gain:9.1%}  {second.wrong:13.2%}"
 
 
 def _difference(trainer: Any, served: Any) -> float:

@@ -5,6 +5,7 @@
 
 mod adopt;
 mod lives;
+mod models;
 mod release;
 mod run;
 mod settings;
@@ -17,8 +18,9 @@ mod tests;
 mod view;
 mod watch;
 
+pub use models::Models;
 pub use run::run;
 pub use settings::{Refused, Settings, Totals};
 pub use store::Store;
 pub use table::Host;
-pub use view::{Line, List};
+pub use view::{Line, List, ModelView};

@@ -13,7 +13,7 @@ use prometheus_client::registry::{Registry, Unit};
 use units::Bytes;
 
 use crate::events::{Event, label};
-use crate::host::{Host, Line, List};
+use crate::host::{Host, Line, List, ModelView};
 use crate::monitor::Verdict;
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
@@ -82,6 +82,9 @@ fn register_state(registry: &mut Registry, list: &List, mitigations_left: u64) {
         gauge.set(i64::try_from(value).unwrap_or(i64::MAX));
         registry.register(name, help, gauge);
     }
+    if let Some(model) = &list.model {
+        register_model(registry, model);
+    }
     for (name, help, value) in [
         ("guests_started", "Guests started since the host was set up, over restarts of its daemon", list.totals.started),
         (
@@ -93,6 +96,27 @@ fn register_state(registry: &mut Registry, list: &List, mitigations_left: u64) {
         let counter = Counter::<u64, AtomicU64>::default();
         counter.inc_by(value);
         registry.register(name, help, counter);
+    }
+}
+
+fn register_model(registry: &mut Registry, model: &ModelView) {
+    for (name, help, value) in [
+        (
+            "model_trained_until_seconds",
+            "End of the training of the model of untouched memory, by the clock of requests",
+            model.trained_until,
+        ),
+        ("model_guests", "Guests that got pool memory by this model, and have ended", model.guests.into()),
+        ("model_guests_touched", "Those of them that touched it", model.guests_touched.into()),
+        (
+            "model_failed",
+            "1 while the model is left, because more guests touched their pool memory than it was trained for; alert on this",
+            model.failed.into(),
+        ),
+    ] {
+        let gauge = Gauge::<i64>::default();
+        gauge.set(value);
+        registry.register(name, help, gauge);
     }
 }
 

@@ -19,6 +19,8 @@ pub enum Why {
     NothingUntouched,
     /// The models made no prediction, or there are none; `pool predict` shows the reason.
     NoPrediction,
+    /// Too many guests touched the pool memory that the present model gave them.
+    ModelFailed,
     /// The pool manager does not answer.
     NoManager,
     /// The pool has too few free slices.

@@ -156,6 +156,12 @@ pub struct Record {
     /// The most memory that it had touched at any sample, local and in the pool.
     #[serde(default)]
     pub touched_bytes: Option<Bytes>,
+    /// The most of its pool memory that it had touched at any sample.
+    #[serde(default)]
+    pub pool_touched_bytes: Option<Bytes>,
+    /// The model that gave it pool memory as untouched: the end of its training.
+    #[serde(default)]
+    pub model: Option<i64>,
     /// Its process. `None` before the process is known and after its exit.
     pub process: Option<Process>,
     /// Slices that its process still maps.
@@ -199,6 +205,8 @@ impl Record {
             machine,
             started_at: None,
             touched_bytes: None,
+            pool_touched_bytes: None,
+            model: None,
             process: None,
             mapped: Vec::new(),
             assigned: false,
@@ -228,6 +236,7 @@ impl Record {
     /// Adds what was touched at a sample.
     pub fn add_touched(&mut self, usage: &Usage) {
         self.touched_bytes = self.touched_bytes.max(Some(usage.local_touched_bytes + usage.pool_touched_bytes));
+        self.pool_touched_bytes = self.pool_touched_bytes.max(Some(usage.pool_touched_bytes));
     }
 
     /// Records an event and logs it.

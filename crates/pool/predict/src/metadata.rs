@@ -37,6 +37,8 @@ pub(crate) struct UntouchedMetadata {
     /// Mean untouched share of the VMs of each category, by the name of the feature.
     pub(crate) categories: HashMap<String, HashMap<String, f32>>,
     pub(crate) history: Window,
+    /// The share of VMs that may be overpredicted.
+    pub(crate) target_ratio: f64,
     pub(crate) trained_until: i64,
     pub(crate) valid_seconds: i64,
 }

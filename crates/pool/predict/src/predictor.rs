@@ -41,6 +41,18 @@ impl Predictor {
         (self.untouched, self.insensitive) = (untouched, insensitive);
     }
 
+    /// Returns the model of untouched memory; `None` if there is none that can be used.
+    #[must_use]
+    pub fn untouched(&self) -> Option<&Untouched> {
+        self.untouched.as_ref().ok()
+    }
+
+    /// Returns the latency model; `None` if there is none that can be used.
+    #[must_use]
+    pub fn insensitive(&self) -> Option<&Insensitive> {
+        self.insensitive.as_ref()?.as_ref().ok()
+    }
+
     /// Returns the errors of models that cannot be used.
     pub fn errors(&self) -> impl Iterator<Item = &Error> {
         self.untouched.as_ref().err().into_iter().chain(self.insensitive.iter().filter_map(|model| model.as_ref().err()))

@@ -3,6 +3,8 @@
 use std::ops::RangeInclusive;
 use std::path::Path;
 
+use units::RatioPpm;
+
 use crate::decision::NoAnswer;
 use crate::error::{Error, Result};
 use crate::forest::{Forest, Kind};
@@ -48,6 +50,19 @@ impl Untouched {
     #[must_use]
     pub fn valid(&self) -> RangeInclusive<i64> {
         self.metadata.trained_until..=self.metadata.trained_until.saturating_add(self.metadata.valid_seconds)
+    }
+
+    /// Returns the end of the training, in seconds by the clock of requests.
+    #[must_use]
+    pub fn trained_until(&self) -> i64 {
+        self.metadata.trained_until
+    }
+
+    /// Returns the share of VMs that may touch more than predicted: what the model was trained for.
+    #[must_use]
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "from 0 to 1, as `check` has verified")]
+    pub fn target(&self) -> RatioPpm {
+        RatioPpm((self.metadata.target_ratio * 1e6) as u32)
     }
 
     /// Returns an empty history with the window that this model was trained with.
@@ -116,6 +131,9 @@ fn check(metadata: &UntouchedMetadata) -> Result<(), String> {
     }
     if metadata.valid_seconds < 0 {
         return Err(format!("valid_seconds is {}; it must be at least 0", metadata.valid_seconds));
+    }
+    if !(0.0..=1.0).contains(&metadata.target_ratio) {
+        return Err(format!("target_ratio is {}; it must be from 0 to 1", metadata.target_ratio));
     }
     metadata::check(&metadata.features)?;
     let computed = window.percentiles.iter().map(|percent| format!("history_p{percent}"));

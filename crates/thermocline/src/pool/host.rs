@@ -12,9 +12,8 @@ use kernel::Roots;
 use manager::client::Client;
 use pool_host::capacity::Remote;
 use pool_host::counters::Perf;
-use pool_host::host::{self, Store};
+use pool_host::host::{self, Models, Store};
 use pool_host::settings::Settings;
-use predict::Predictor;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
@@ -50,8 +49,8 @@ fn with_counters(host: host::Host, settings: &Settings) -> host::Host {
 /// Runs the command.
 pub(super) fn host(format: Format, arguments: &Host) -> Result<()> {
     let settings = Settings::load(&arguments.config)?;
-    let predictor = settings.predict.as_ref().map(|models| Predictor::load(&models.untouched, models.insensitive.as_deref()));
-    let errors: Vec<String> = predictor.iter().flat_map(Predictor::errors).map(ToString::to_string).collect();
+    let models = settings.predict.as_ref().map(|models| Models::load(&models.untouched, models.insensitive.as_deref()));
+    let errors: Vec<String> = models.iter().flat_map(|models| models.predictor().errors()).map(ToString::to_string).collect();
     for error in &errors {
         log::warn!("{error}; guests that need this model get no pool memory");
     }
@@ -71,14 +70,17 @@ pub(super) fn host(format: Format, arguments: &Host) -> Result<()> {
     let capacity = Remote::new(client, settings.host.name.clone(), instance);
     let driver = settings.driver.clone().driver(&settings.runtime);
     let store = Store::open(&settings.state)?;
-    let host = host::Host::new(settings.host.clone(), driver, Box::new(capacity), predictor, store)?;
+    let host = host::Host::new(settings.host.clone(), driver, Box::new(capacity), models, store)?;
     let host = Arc::new(with_counters(host, &settings));
     let (stop, stopped) = sync_channel(1);
+    let of_signals = Arc::clone(&host);
     let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP]).context("cannot listen for signals")?;
     std::thread::Builder::new().name("signals".to_owned()).spawn(move || {
         let _member = daemon::watchdog::join("signals", Duration::MAX);
-        for _ in signals.forever() {
-            if stop.send(()).is_err() {
+        for signal in signals.forever() {
+            if signal == SIGHUP {
+                of_signals.refresh_models();
+            } else if stop.send(()).is_err() {
                 break;
             }
         }

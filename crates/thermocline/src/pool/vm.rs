@@ -116,6 +116,14 @@ fn listed(list: &List) -> String {
     if let Some(error) = &list.pool_error {
         let _ = writeln!(text, "{error}");
     }
+    if let Some(model) = list.model.as_ref().filter(|model| model.failed) {
+        let _ = writeln!(
+            text,
+            "the model of untouched memory failed, and guests get no pool memory by it until there is another: more than {} of its guests \
+             touched the pool memory that it gave them ({} of {} that have ended)",
+            model.target_ppm, model.guests_touched, model.guests
+        );
+    }
     for (name, why) in &list.damaged {
         let _ = writeln!(text, "guest {name} is not observed: {why}");
     }

@@ -161,7 +161,10 @@ impl Watch {
             self.killed_at = Some(now);
         }
         let Ok(info) = meminfo::read(&context.kernel.roots) else { return };
-        let grew = self.swap_backed.replace(info.swap_backed()).is_some_and(|before| info.swap_backed() - before > Bytes(info.total.0 / GROWTH_PARTS));
+        let grew = self
+            .swap_backed
+            .replace(info.swap_backed())
+            .is_some_and(|before| info.swap_backed() - before > Bytes(info.total.0 / GROWTH_PARTS));
         if grew {
             self.grew_at = Some(now);
         }

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use manager::api::Assignment;
-use predict::Predictor;
 
+use super::models::Models;
 use super::settings::{Refused, Settings};
 use super::store::Store;
 use super::table::{Claim, Host};
@@ -21,10 +21,10 @@ impl Host {
         settings: Settings,
         driver: Box<dyn Driver>,
         capacity: Box<dyn Capacity>,
-        predictor: Option<Predictor>,
+        models: Option<Models>,
         store: Store,
     ) -> Result<Self, Refused> {
-        let host = Self::with_store(settings, driver, capacity, predictor, store)?;
+        let host = Self::with_store(settings, driver, capacity, models, store)?;
         host.adopt()?;
         Ok(host)
     }

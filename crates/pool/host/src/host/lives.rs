@@ -13,6 +13,7 @@ use predict::{Evidence, History, Latency, NoAnswer, Predictor, Workloads};
 use serde::{Deserialize, Serialize};
 use units::Bytes;
 
+use super::models::{ModelId, Models};
 use super::settings::{Refused, Settings};
 use crate::vm::{Record, Samples};
 
@@ -44,6 +45,12 @@ pub(super) struct Life {
     /// The most memory that it had touched at any sample. `None`: it was never sampled.
     pub(super) touched_bytes: Option<Bytes>,
     mitigated: bool,
+    /// The model that gave it pool memory as untouched.
+    #[serde(default)]
+    model: Option<ModelId>,
+    /// The most of its pool memory that it had touched at any sample.
+    #[serde(default)]
+    pool_touched_bytes: Option<Bytes>,
     samples: Samples,
     /// Performance counters of its last sample.
     counters: BTreeMap<String, f64>,
@@ -71,6 +78,8 @@ impl Life {
             pool_bytes: record.machine.pool_bytes(),
             touched_bytes: record.touched_bytes,
             mitigated: record.mitigated,
+            model: record.model,
+            pool_touched_bytes: record.pool_touched_bytes,
             samples: record.samples,
             counters: record.counted.as_ref().map(|counted| counted.counters.clone()).unwrap_or_default(),
         })
@@ -78,6 +87,13 @@ impl Life {
 
     fn has_run(&self, least: Duration) -> bool {
         u64::try_from(self.departure.saturating_sub(self.arrival)).unwrap_or(0) >= least.as_secs()
+    }
+
+    /// The model that gave it pool memory, and whether it touched that; `None` if there is none, or it ran for too short a time.
+    pub(super) fn outcome(&self, settings: &Settings) -> Option<(ModelId, bool)> {
+        let touched = touched_pool(settings, self.pool_bytes, self.pool_touched_bytes)?;
+        self.has_run(settings.least_life).then_some(())?;
+        Some((self.model?, touched))
     }
 
     /// What identifies its workload.
@@ -115,11 +131,13 @@ pub(super) struct Lives {
 
 impl Lives {
     /// Reads the file in a directory, if there is one. Lines that cannot be read are counted and skipped.
-    pub(super) fn load(directory: &Path, settings: &Settings, predictor: Option<&Predictor>) -> Result<Self, Refused> {
+    pub(super) fn load(directory: &Path, settings: &Settings, models: Option<&mut Models>) -> Result<Self, Refused> {
+        let mut models = models;
+        let predictor = models.as_deref().map(|models| models.predictor().clone());
         let mut lives = Self {
             path: directory.join(LIVES),
             least: settings.least_life,
-            history: predictor.map_or_else(|| History::new(0, 0), Predictor::new_history),
+            history: predictor.as_ref().map_or_else(|| History::new(0, 0), |predictor| predictor.new_history()),
             workloads: Workloads::new(Evidence { agree: settings.counters_agree, run_seconds: 0 }),
         };
         for path in [lives.aside(), lives.path.clone()] {
@@ -128,7 +146,9 @@ impl Lives {
                 Err(error) if error.kind() == std::io::ErrorKind::NotFound => continue,
                 Err(error) => return Err(Refused(format!("cannot read {}: {error}", path.display()))),
             };
-            let damaged = lives.read(file, predictor).map_err(|error| Refused(format!("cannot read {}: {error}", path.display())))?;
+            let damaged = lives
+                .read(file, settings, models.as_deref_mut())
+                .map_err(|error| Refused(format!("cannot read {}: {error}", path.display())))?;
             if damaged > 0 {
                 log::warn!("{}: {damaged} lines are damaged and were skipped", path.display());
             }
@@ -137,7 +157,7 @@ impl Lives {
     }
 
     /// Counts the lives of a file. Returns the number of damaged lines.
-    fn read(&mut self, file: File, predictor: Option<&Predictor>) -> std::io::Result<u64> {
+    fn read(&mut self, file: File, settings: &Settings, mut models: Option<&mut Models>) -> std::io::Result<u64> {
         let (mut lines, mut line, mut damaged) = (BufReader::new(file), Vec::new(), 0);
         loop {
             line.clear();
@@ -147,8 +167,12 @@ impl Lives {
             match serde_json::from_slice::<Life>(&line) {
                 Ok(life) if life.guest_life == VERSION => {
                     self.count(&life);
-                    if let Some(predictor) = predictor.filter(|_| life.has_run(self.least) && !life.counters.is_empty()) {
-                        self.add_counted(&life.request(), latency(predictor, &life.counters));
+                    let Some(models) = models.as_deref_mut() else { continue };
+                    if life.has_run(self.least) && !life.counters.is_empty() {
+                        self.add_counted(&life.request(), latency(models.predictor(), &life.counters));
+                    }
+                    if let Some((model, touched)) = life.outcome(settings) {
+                        models.add(model, touched);
                     }
                 }
                 _ => damaged += 1,
@@ -214,6 +238,12 @@ impl Lives {
     pub(super) fn latency(&self, vm: &predict::Request) -> Latency {
         workload(vm).map_or(Latency::NoAnswer(NoAnswer::NoHistory), |workload| self.workloads.latency(&workload, 0))
     }
+}
+
+/// Whether a guest touched more of its pool memory than is tolerated; `None` if it has none, or was never sampled.
+pub(super) fn touched_pool(settings: &Settings, pool: Bytes, touched: Option<Bytes>) -> Option<bool> {
+    let tolerated = Bytes(settings.monitor.touched.share_of(pool.0));
+    touched.filter(|_| pool > Bytes::ZERO).map(|touched| touched > tolerated)
 }
 
 /// Whether a guest has run for so long at `now`, in seconds since 1970.

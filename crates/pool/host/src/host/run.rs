@@ -104,6 +104,7 @@ fn watch(host: &Host, ends: &Receiver<()>) {
     let member = watchdog::join("monitor", GUESTS_LIMIT);
     while sleep(ends, host.settings.period) {
         let _busy = member.busy();
+        host.refresh_models();
         host.watch(|| !matches!(ends.try_recv(), Err(TryRecvError::Disconnected)));
     }
 }

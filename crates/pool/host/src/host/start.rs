@@ -48,7 +48,7 @@ impl Host {
     fn share(&self, request: &Request) -> Result<Share, Refused> {
         let (memory, local_min) = (request.memory(), self.settings.local_min);
         let slice_size = self.capacity.slice_size();
-        match (request.pool_bytes, slice_size, &self.predictor) {
+        match (request.pool_bytes, slice_size, self.predictor()) {
             (Some(Bytes::ZERO), ..) => Ok(Share::local(memory, Why::Asked)),
             (Some(_), None, _) => Err(Refused("no pool manager has answered yet; request no pool memory, or try again later".to_owned())),
             (Some(pool), Some(slice), _) => share::requested(memory, pool, slice, local_min).ok_or_else(|| {
@@ -60,9 +60,11 @@ impl Host {
             (None, _, None) => Ok(Share::local(memory, Why::NoPrediction)),
             (None, None, _) => Ok(Share::local(memory, Why::NoManager)),
             (None, Some(slice), Some(predictor)) => {
-                let decision = self.predict(predictor, &request.vm);
+                let decision = self.predict(&predictor, &request.vm);
                 log::info!("guest {}: {decision:?}", request.name);
-                Ok(share::predicted(memory, &decision, slice, local_min))
+                let share = share::predicted(memory, &decision, slice, local_min);
+                let is_left = share.why == Why::Untouched && self.models().is_some_and(|models| models.has_failed());
+                Ok(if is_left { Share::local(memory, Why::ModelFailed) } else { share })
             }
         }
     }
@@ -88,6 +90,7 @@ impl Host {
         }
         let name = request.name.clone();
         let mut record = Record::new(request, share);
+        record.model = self.models().filter(|_| share.why == Why::Untouched).and_then(|models| models.id());
         let pool = record.request.memory() - share.local_bytes;
         record.note(now(), format!("{} bytes from the pool, {} local: {:?}", pool.0, share.local_bytes.0, share.why));
         table.guests.insert(name, Guest { record: record.clone(), busy: Some("starting") });

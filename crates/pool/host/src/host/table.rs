@@ -2,13 +2,14 @@
 
 use std::collections::BTreeMap;
 use std::ops::{Deref, DerefMut};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use predict::{Decision, Predictor};
 use units::Bytes;
 
-use super::lives::{Life, Lives};
+use super::lives::{self, Life, Lives};
+use super::models::{Models, Outcome};
 use super::settings::{Refused, Settings, Totals};
 use super::store::{Loaded, Store};
 use crate::capacity::Capacity;
@@ -16,7 +17,7 @@ use crate::counters::Perf;
 use crate::driver::Driver;
 use crate::events::Counts;
 use crate::monitor;
-use crate::vm::Record;
+use crate::vm::{Record, State};
 
 /// What an operator does about damaged state.
 pub(super) const DAMAGED: &str = "It is not observed, its slices stay assigned, and no guest is started beside it, because its \
@@ -27,12 +28,12 @@ pub struct Host {
     pub(super) settings: Settings,
     pub(super) driver: Box<dyn Driver>,
     pub(super) capacity: Box<dyn Capacity>,
-    pub(super) predictor: Option<Predictor>,
+    models: Option<Mutex<Models>>,
     /// Sampler of performance counters, and the duration of a sample.
     pub(super) perf: Option<(Perf, Duration)>,
     pub(super) store: Store,
     pub(super) counts: Counts,
-    /// Guests that have ended.
+    /// Guests that have ended. Locked before `models`, if both are.
     lives: Mutex<Lives>,
     table: Mutex<Table>,
 }
@@ -67,28 +68,83 @@ impl Host {
         settings: Settings,
         driver: Box<dyn Driver>,
         capacity: Box<dyn Capacity>,
-        predictor: Option<Predictor>,
+        mut models: Option<Models>,
         store: Store,
     ) -> Result<Self, Refused> {
         let Loaded { records, totals, damaged } = store.load()?;
         for (name, why) in &damaged {
             log::error!("guest {name}: {why}. {DAMAGED}");
         }
-        let mut lives = Lives::load(store.directory(), &settings, predictor.as_ref())?;
-        if let Some(predictor) = &predictor {
-            lives.add_running(&records, predictor);
+        let mut lives = Lives::load(store.directory(), &settings, models.as_mut())?;
+        if let Some(models) = &models {
+            lives.add_running(&records, models.predictor());
         }
         let guests = records.into_iter().map(|record| (record.request.name.clone(), Guest { record, busy: None })).collect();
         let table = Mutex::new(Table { guests, totals, damaged, pool_error: None });
-        Ok(Self { settings, driver, capacity, predictor, perf: None, store, counts: Counts::default(), lives: Mutex::new(lives), table })
+        let (models, lives) = (models.map(Mutex::new), Mutex::new(lives));
+        let host = Self { settings, driver, capacity, models, perf: None, store, counts: Counts::default(), lives, table };
+        host.judge_model();
+        Ok(host)
     }
 
     /// Adds sampling of performance counters, for `time` per sample: once of each guest that has run for long enough, and of those
-    /// that access more of the pool than predicted. Without a latency model there is no sampling.
+    /// that access more of the pool than predicted. While there is no latency model there is no sampling.
     #[must_use]
     pub fn with_counters(mut self, perf: Perf, time: Duration) -> Self {
-        self.perf = self.predictor.as_ref().is_some_and(Predictor::has_latency_model).then_some((perf, time));
+        self.perf = Some((perf, time));
         self
+    }
+
+    pub(super) fn models(&self) -> Option<MutexGuard<'_, Models>> {
+        self.models.as_ref().map(|models| models.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// The models that predict; `None` if none are configured.
+    pub(super) fn predictor(&self) -> Option<Arc<Predictor>> {
+        Some(Arc::clone(self.models()?.predictor()))
+    }
+
+    /// Reads the models again if their files have changed, and all that rests on them.
+    pub fn refresh_models(&self) {
+        let mut lives = self.lives();
+        let Some(mut models) = self.models() else { return };
+        let (replaced, errors) = models.refresh();
+        for error in errors {
+            log::error!("{error}; a model that was read before stays in use, without one guests get no pool memory by it");
+        }
+        if !replaced {
+            return;
+        }
+        let records: Vec<Record> = self.table().guests.values().map(|guest| guest.record.clone()).collect();
+        match Lives::load(self.store.directory(), &self.settings, Some(&mut models)) {
+            Ok(mut read) => {
+                read.add_running(&records, models.predictor());
+                *lives = read;
+            }
+            Err(error) => log::error!("{error}"),
+        }
+        let until = models.predictor().untouched().map(predict::Untouched::trained_until);
+        log::info!("the models were replaced; training of the one of untouched memory ended at {until:?} s");
+    }
+
+    /// Judges the model of untouched memory by the guests that it gave pool memory.
+    pub(super) fn judge_model(&self) {
+        let Some(mut models) = self.models() else { return };
+        let (id, now) = (models.id(), now());
+        let mut running = Outcome::default();
+        for Guest { record, .. } in self.table().guests.values() {
+            let ran = record.state == State::Running && lives::has_run(record, self.settings.least_life, now);
+            let touched = lives::touched_pool(&self.settings, record.machine.pool_bytes(), record.pool_touched_bytes);
+            if let Some(touched) = touched.filter(|_| ran && record.model.is_some() && record.model == id) {
+                running.add(touched);
+            }
+        }
+        if let Some((Outcome { guests, touched }, target)) = models.judge(running) {
+            log::error!(
+                "the model of untouched memory fails: {touched} of {guests} guests touched the pool memory that it gave them, where {target} \
+                 may; until there is another model, guests get no pool memory by it"
+            );
+        }
     }
 
     pub(super) fn table(&self) -> MutexGuard<'_, Table> {
@@ -106,6 +162,10 @@ impl Host {
         if let Err(error) = self.lives().add(&life) {
             log::error!("guest {}: {error}", record.request.name);
         }
+        if let (Some((model, touched)), Some(mut models)) = (life.outcome(&self.settings), self.models()) {
+            models.add(model, touched);
+        }
+        self.judge_model();
     }
 
     /// Predicts for a request, with the history of its customer and the counters of its workload on this host, unless it has these

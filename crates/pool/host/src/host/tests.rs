@@ -8,7 +8,6 @@ use std::time::Duration;
 
 use manager::api::{Action, Code, Slice, Slices, Work};
 use manager::client::{Error as ManagerError, Refusal};
-use predict::Predictor;
 use units::{Bytes, RatioPpm};
 
 use super::*;
@@ -24,6 +23,7 @@ use crate::{accesses, free_memory, monitor};
 mod counters;
 mod failures;
 mod metrics;
+mod models;
 mod predictions;
 
 const SLICE: Bytes = Bytes::mib(128);
@@ -236,9 +236,9 @@ fn restarted(simulated: &Simulated) -> Host {
     host_with(simulated, settings(), None)
 }
 
-fn host_with(simulated: &Simulated, settings: Settings, predictor: Option<Predictor>) -> Host {
+fn host_with(simulated: &Simulated, settings: Settings, models: Option<Models>) -> Host {
     let store = Store::open(&simulated.1.join("state")).unwrap();
-    Host::new(settings, Box::new(simulated.clone()), Box::new(simulated.clone()), predictor, store).unwrap()
+    Host::new(settings, Box::new(simulated.clone()), Box::new(simulated.clone()), models, store).unwrap()
 }
 
 fn request(name: &str, memory_mib: u64, pool_mib: Option<u64>) -> Request {

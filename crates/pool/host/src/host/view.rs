@@ -3,8 +3,9 @@
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
-use units::Bytes;
+use units::{Bytes, RatioPpm};
 
+use super::models::{Models, Outcome};
 use super::settings::{Refused, Totals};
 use super::table::{DAMAGED, Host};
 use crate::monitor::Verdict;
@@ -23,11 +24,29 @@ pub struct List {
     pub totals: Totals,
     /// The pool manager's last error; `None` if its last answer was a success.
     pub pool_error: Option<String>,
+    /// The model of untouched memory; `None` if there is none.
+    #[serde(default)]
+    pub model: Option<ModelView>,
     /// Guests by name.
     pub guests: Vec<Line>,
     /// Guests whose state is damaged, and why.
     #[serde(default)]
     pub damaged: BTreeMap<String, String>,
+}
+
+/// The model of untouched memory in use.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ModelView {
+    /// The end of its training, in seconds by the clock of requests.
+    pub trained_until: i64,
+    /// The share of guests that may touch the pool memory that it gives them.
+    pub target_ppm: RatioPpm,
+    /// Guests that it gave pool memory, and that have ended.
+    pub guests: u32,
+    /// Those that touched it.
+    pub guests_touched: u32,
+    /// Whether it is left because too many did.
+    pub failed: bool,
 }
 
 /// Summary of a guest.
@@ -62,6 +81,7 @@ impl Host {
     #[must_use]
     pub fn list(&self) -> List {
         let damaged = self.damaged();
+        let model = self.models().and_then(|models| view_of(&models));
         let table = self.table();
         let guests = table.guests.values().map(|guest| line(&guest.record, guest.busy)).collect();
         List {
@@ -70,6 +90,7 @@ impl Host {
             local_used_bytes: table.local_used(),
             totals: table.totals,
             pool_error: table.pool_error.clone(),
+            model,
             guests,
             damaged,
         }
@@ -86,6 +107,13 @@ impl Host {
         }
         table.guests.get(name).map(|guest| guest.record.clone()).ok_or_else(|| Refused(format!("there is no guest {name}")))
     }
+}
+
+fn view_of(models: &Models) -> Option<ModelView> {
+    let model = models.predictor().untouched()?;
+    let Outcome { guests, touched } = models.outcome();
+    let failed = models.has_failed();
+    Some(ModelView { trained_until: model.trained_until(), target_ppm: model.target(), guests, guests_touched: touched, failed })
 }
 
 fn line(record: &Record, busy: Option<&str>) -> Line {

@@ -30,6 +30,7 @@ impl Host {
                 self.sample(&mut guest, &process);
             }
         }
+        self.judge_model();
     }
 
     /// Updates the most memory that a guest has touched.
@@ -92,7 +93,7 @@ impl Host {
     /// if counters are not sampled or the model makes no prediction.
     fn sample_counters(&self, guest: &mut Claim<'_>, process: &Process) -> Option<bool> {
         let (perf, time) = self.perf.as_ref()?;
-        let predictor = self.predictor.as_ref()?;
+        let predictor = self.predictor().filter(|predictor| predictor.has_latency_model())?;
         let counters = match perf.of_process(process.pid, *time) {
             Ok(counters) => counters,
             Err(why) => {
@@ -101,7 +102,7 @@ impl Host {
                 return None;
             }
         };
-        let latency = lives::latency(predictor, &counters);
+        let latency = lives::latency(&predictor, &counters);
         let (outcome, score) = match latency {
             Latency::Insensitive(score) => ("insensitive", Some(score)),
             Latency::Sensitive(score) => ("sensitive", Some(score)),

@@ -147,7 +147,9 @@ fn protection_is_not_hard_while_programs_grow() {
         clock.advance(seconds(2));
         machine.put(
             "proc/meminfo",
-            &format!("MemTotal: 25600 kB\nMemFree: 9 kB\nMemAvailable: 9 kB\nAnonPages: {anon_kib} kB\nSwapTotal: 9000 kB\nSwapFree: 9000 kB\n"),
+            &format!(
+                "MemTotal: 25600 kB\nMemFree: 9 kB\nMemAvailable: 9 kB\nAnonPages: {anon_kib} kB\nSwapTotal: 9000 kB\nSwapFree: 9000 kB\n"
+            ),
         );
         reclaim_and_return(&machine, count, count, count);
         check(&mut agent);

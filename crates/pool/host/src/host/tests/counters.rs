@@ -26,7 +26,7 @@ fn with_counters(simulated: &Simulated, score: std::ops::RangeInclusive<f64>) ->
     std::fs::set_permissions(&perf, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
     let roots = kernel::Roots::under(&simulated.1);
     std::fs::create_dir_all(roots.sys.join("bus/event_source/devices/cpu")).unwrap();
-    let predictor = Predictor::load(&testdata.join("untouched.onnx"), Some(&testdata.join("insensitive.onnx")));
+    let predictor = Models::load(&testdata.join("untouched.onnx"), Some(&testdata.join("insensitive.onnx")));
     host_with(simulated, settings(), Some(predictor)).with_counters(Perf::find(&roots, &perf).unwrap(), Duration::from_millis(100))
 }
 

@@ -5,7 +5,7 @@ use crate::share::Why;
 use crate::vm::Record;
 
 /// A request that the model of the tests predicts for, if its customer has a history.
-fn of_customer(host: &Host, name: &str, customer: u64) -> Record {
+pub(super) fn of_customer(host: &Host, name: &str, customer: u64) -> Record {
     let vm = predict::Request {
         customer: Some(customer),
         vm_type: Some("F2".to_owned()),
@@ -25,7 +25,7 @@ fn a_customer_without_a_history_gets_one_by_its_guests() {
     let model = Path::new(env!("CARGO_MANIFEST_DIR")).join("../predict/testdata/untouched.onnx");
     let again = |least_life| {
         let settings = Settings { local: Bytes(16 << 30), least_life, ..settings() };
-        host_with(&simulated, settings, Some(Predictor::load(&model, None)))
+        host_with(&simulated, settings, Some(Models::load(&model, None)))
     };
     let host = again(Duration::ZERO);
     simulated.world().usage = Usage { local_touched_bytes: Bytes::mib(1800), ..Usage::default() };
@@ -88,7 +88,7 @@ fn pool_memory_is_predicted_unless_requested() {
     let (host, simulated) = bench(directory.path());
     drop(host);
     let model = Path::new(env!("CARGO_MANIFEST_DIR")).join("../predict/testdata/untouched.onnx");
-    let host = host_with(&simulated, Settings { local: Bytes(16 << 30), ..settings() }, Some(Predictor::load(&model, None)));
+    let host = host_with(&simulated, Settings { local: Bytes(16 << 30), ..settings() }, Some(Models::load(&model, None)));
     let unknown = request("unknown", 4096, None).vm;
     let known = predict::Request {
         customer: Some(5),
