@@ -102,10 +102,16 @@ def test_models_are_trained_solved_and_served(tmp_path: Path, capsys: pytest.Cap
         served(program, trace, model, forest, about)
 
 
+def uninformative(samples: Path) -> None:
+    """Writes workloads of which few are insensitive, and whose counters do not show it: a promise rests on untouched memory."""
+    of = workloads.generate(158, seed=1)
+    workloads.write(dataclasses.replace(of, slowdowns=0.045 + np.random.default_rng(1).permutation(of.slowdowns)), samples)
+
+
 def test_a_pair_is_solved_verified_and_trained(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     trace, samples, out = tmp_path / "vms.parquet", tmp_path / "samples.jsonl", tmp_path / "models"
-    assert run("generate", "vms", "--vms", "6000", "--days", "9", "--customers", "60", "--out", trace) == 0
-    assert run("generate", "workloads", "--out", samples) == 0
+    assert run("generate", "vms", "--vms", "6000", "--days", "11", "--customers", "60", "--out", trace) == 0
+    uninformative(samples)
     words = ("train", "pair", "--trace", trace, "--samples", samples, "--folds", "10", "--days", "2", "--held-out", "1", "--format", "json")
     capsys.readouterr()
     assert run(*words, "--tp", "90%", "--out", out) == 0
@@ -114,18 +120,19 @@ def test_a_pair_is_solved_verified_and_trained(tmp_path: Path, capsys: pytest.Ca
     assert solved["false_positive_ratio"] + solved["overpredicted_ratio"] <= 0.1
     assert held["wrong_ratio"] == held["false_positive_ratio"] + held["overpredicted_ratio"]
     assert made["holds"] and held["untouched_ratio"] > 0.05 and held["vms"] > 300 and held["workloads"] == 158
-    assert made["written"] == [str(out / "untouched.onnx"), str(out / "insensitive.onnx")]
+    assert str(out / "untouched.onnx") in made["written"]
     assert export.metadata(out / "untouched.onnx")["target_ratio"] == solved["overpredicted_ratio"]
-    assert export.metadata(out / "insensitive.onnx")["target_ratio"] == solved["false_positive_ratio"]
+    assert ((out / "insensitive.onnx").exists(), (out / "untouched.onnx").exists()) == (solved["insensitive_ratio"] > 0, True)
 
 
 def test_a_broken_promise_writes_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     trace, samples, out = tmp_path / "vms.parquet", tmp_path / "samples.jsonl", tmp_path / "models"
-    made = generate.generate(SPEC, seed=3)
-    # On the last day every VM touches all of its memory.
-    ratio = np.where(made.arrival >= 8 * DAY, 0.0, made.untouched_ratio)
-    vms.write(dataclasses.replace(made, untouched_ratio=ratio), trace, "a test", SPEC.days * DAY)
-    assert run("generate", "workloads", "--out", samples) == 0
+    spec = dataclasses.replace(SPEC, days=11)
+    made = generate.generate(spec, seed=3)
+    # On the last whole day every VM touches all of its memory.
+    ratio = np.where(made.arrival >= 9 * DAY, 0.0, made.untouched_ratio)
+    vms.write(dataclasses.replace(made, untouched_ratio=ratio), trace, "a test", spec.days * DAY)
+    uninformative(samples)
     words = ("train", "pair", "--trace", trace, "--samples", samples, "--folds", "10", "--days", "2", "--held-out", "1", "--out", out)
     assert run(*words, "--tp", "90%") == 3
     assert "does not hold" in capsys.readouterr().out and not out.exists()

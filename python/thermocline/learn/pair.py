@@ -27,6 +27,9 @@ ERRORS_BEYOND = 2.0
 """A promise is broken if the errors exceed it by more than so many standard errors."""
 
 
+_WEEK = 7
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class Promise:
     """What is promised: a share `tp` of VMs is slowed by at most `pdm` on memory of this latency."""
@@ -69,9 +72,9 @@ def days(of: features.Known, solved: int, held_out: int) -> tuple[range, range]:
     """
     last, first = int(of.vms.arrival.max() + 1) // DAY, int(of.vms.arrival.min()) // DAY
     cut = last - held_out
-    # A model needs a day before it, and VMs with a history in it.
-    if cut - solved < first + 2:
-        needed = solved + held_out + 2
+    # A model answers for no weekday that its training lacks.
+    if cut - solved < first + _WEEK:
+        needed = solved + held_out + _WEEK
         raise ValueError(f"the trace has {last - first} days; {solved} to solve on and {held_out} to verify on require {needed}")
     return range(cut - solved, cut), range(cut, last)
 
