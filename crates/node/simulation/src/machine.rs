@@ -15,9 +15,6 @@ use crate::kernel_files;
 /// Page frames of the machine. Every cgroup, and every one that is made again, has frames of its own.
 pub const FRAMES: usize = 5120;
 
-/// While the kernel breaks protection, one in this many resident pages of a cgroup is reclaimed and returns within a turn.
-const REFAULTED_PARTS: u64 = 4;
-
 /// The machine, as clock, requests and run share it.
 pub type Shared = Arc<Mutex<Machine>>;
 
@@ -196,10 +193,10 @@ impl Machine {
             group.idle_before = group.idle();
             group.idle_most = group.idle_most.max(group.idle_before);
             group.peaks = [group.resident(), group.peaks[0], group.peaks[1]];
-            // What is reclaimed in between comes back with the next access; only the counters show it.
+            // Each page is reclaimed in between and comes back with the next access; only the counters show it.
             if self.breaks_protection {
                 group.counters.low += 1;
-                group.counters.refault_anon += group.resident() / REFAULTED_PARTS;
+                group.counters.refault_anon += group.resident();
             }
         }
         self.kswapd_pages += u64::from(self.breaks_protection);

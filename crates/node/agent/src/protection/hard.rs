@@ -9,7 +9,7 @@
 //! Therefore it is set only where `memory.low` is not enough: the kernel reclaims below it, and what it takes returns at a rate that the
 //! job feels ([`Losses`]). And only as far as the kernel can take as much elsewhere: other cgroups have memory whose reclaim frees that
 //! much, and swap has room for it besides its reserve. No cgroup above may have a limit, at which its children alone would have to
-//! give. Nor while programs grow: on Linux 7.2 a program that grew on a machine that was short of memory was killed in three of seven runs
+//! give. Nor while programs grow: on Linux 7.2 a program that grew on a machine that was short of memory was killed in three of nine runs
 //! beside a job with `memory.min`, although it had 240 MiB in memory and swap was half empty, and in none beside one with `memory.low`.
 //! After a kill it is restored, and not set again for an hour.
 
