@@ -74,6 +74,7 @@ impl Host {
         if let Some((name, why)) = self.damaged().into_iter().next() {
             return Err(Refused(format!("guest {name}: {why}. {DAMAGED}")));
         }
+        let model = self.models().filter(|_| share.why == Why::Untouched).and_then(|models| models.id());
         let mut table = self.table();
         if table.guests.contains_key(&request.name) {
             return Err(Refused(format!("there is a guest {} already; stop it first, or choose another name", request.name)));
@@ -90,7 +91,7 @@ impl Host {
         }
         let name = request.name.clone();
         let mut record = Record::new(request, share);
-        record.model = self.models().filter(|_| share.why == Why::Untouched).and_then(|models| models.id());
+        record.model = model;
         let pool = record.request.memory() - share.local_bytes;
         record.note(now(), format!("{} bytes from the pool, {} local: {:?}", pool.0, share.local_bytes.0, share.why));
         table.guests.insert(name, Guest { record: record.clone(), busy: Some("starting") });

@@ -50,10 +50,12 @@ impl Host {
         if let Some(why) = why {
             guest.note(why);
         }
+        guest.state = State::Ended;
         if guest.process.is_some() {
+            // It no longer counts as running where it counts as ended.
+            guest.publish();
             self.record_life(&guest);
         }
-        guest.state = State::Ended;
         guest.process = None;
         // For slices that were already being released, the manager waits for the report that they are offline.
         let left: Vec<_> = guest.mapped.drain(..).collect();

@@ -33,7 +33,7 @@ pub struct Host {
     pub(super) perf: Option<(Perf, Duration)>,
     pub(super) store: Store,
     pub(super) counts: Counts,
-    /// Guests that have ended. Locked before `models`, if both are.
+    /// Guests that have ended. Locks are taken in this order: `lives`, `models`, `table`.
     lives: Mutex<Lives>,
     table: Mutex<Table>,
 }
@@ -159,13 +159,15 @@ impl Host {
     /// Adds a guest that ends now to the history and the file of lives.
     pub(super) fn record_life(&self, record: &Record) {
         let Some(life) = Life::of(&self.settings.name, record, now()) else { return };
-        if let Err(error) = self.lives().add(&life) {
+        // Until both have it, the models are not read again, which counts the file's lives.
+        let mut lives = self.lives();
+        if let Err(error) = lives.add(&life) {
             log::error!("guest {}: {error}", record.request.name);
         }
         if let (Some((model, touched)), Some(mut models)) = (life.outcome(&self.settings), self.models()) {
             models.add(model, touched);
         }
-        self.judge_model();
+        drop(lives);
     }
 
     /// Predicts for a request, with the history of its customer and the counters of its workload on this host, unless it has these
