@@ -119,7 +119,7 @@ def _held_out_workloads(
 ) -> tuple[Any, Any]:
     """Returns which workloads a forest that does not know them marks as insensitive, and which are."""
     truth = insensitive.labels(of, promise.latency, promise.pdm)
-    marked = np.zeros(len(of), dtype=bool)
+    marked: Any = np.zeros(len(of), dtype=bool)
     parts = np.array_split(np.random.default_rng(seed).permutation(len(of)), HELD_OUT_FOLDS)
     for number, part in enumerate(parts):
         progress(f"verification: part {number + 1} of {HELD_OUT_FOLDS} of the workloads")
