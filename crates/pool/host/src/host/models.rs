@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use units::RatioPpm;
 
 /// A model fails if so many or more guests would touch their pool memory by chance with this probability only. It is small because each
-/// guest that ends is one more chance: over a thousand of them a model that is as good as its target is left in a few of a hundred cases.
+/// guest that ends is one more chance.
 const CHANCE: f64 = 0.001;
 
 /// Fewer guests than this are no evidence.
