@@ -73,13 +73,13 @@ pub(super) fn host(format: Format, arguments: &Host) -> Result<()> {
     let host = host::Host::new(settings.host.clone(), driver, Box::new(capacity), models, store)?;
     let host = Arc::new(with_counters(host, &settings));
     let (stop, stopped) = sync_channel(1);
-    let of_signals = Arc::clone(&host);
+    let reloaded = Arc::clone(&host);
     let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP]).context("cannot listen for signals")?;
     std::thread::Builder::new().name("signals".to_owned()).spawn(move || {
         let _member = daemon::watchdog::join("signals", Duration::MAX);
         for signal in signals.forever() {
             if signal == SIGHUP {
-                of_signals.refresh_models();
+                reloaded.refresh_models();
             } else if stop.send(()).is_err() {
                 break;
             }

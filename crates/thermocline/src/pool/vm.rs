@@ -119,8 +119,8 @@ fn listed(list: &List) -> String {
     if let Some(model) = list.model.as_ref().filter(|model| model.failed) {
         let _ = writeln!(
             text,
-            "the model of untouched memory failed, and guests get no pool memory by it until there is another: more than {} of its guests \
-             touched the pool memory that it gave them ({} of {} that have ended)",
+            "the model of untouched memory failed, and guests get no pool memory by it until there is another: more of its guests than \
+             {} touched the pool memory that it gave them; of those that have ended, {} of {}",
             model.target_ppm, model.guests_touched, model.guests
         );
     }

@@ -116,29 +116,17 @@ impl Models {
         if now == files.read {
             return (false, Vec::new());
         }
-        let (mut errors, mut kept) = (Vec::new(), 0);
-        let untouched = match (now[0] != files.read[0]).then(|| Untouched::load(&files.untouched)) {
-            Some(Ok(model)) => Some(Ok(model)),
-            other => {
-                errors.extend(other.and_then(Result::err).map(|error| error.to_string()));
-                kept += 1;
-                self.predictor.untouched().cloned().map(Ok)
-            }
-        };
-        let insensitive = match files.insensitive.as_deref().filter(|_| now[1] != files.read[1]).map(Insensitive::load) {
-            Some(Ok(model)) => Some(Ok(model)),
-            other => {
-                errors.extend(other.and_then(Result::err).map(|error| error.to_string()));
-                kept += 1;
-                self.predictor.insensitive().cloned().map(Ok)
-            }
-        };
+        let mut errors = Vec::new();
+        let read = (now[0] != files.read[0]).then(|| Untouched::load(&files.untouched));
+        let (untouched, is_new) = newer(read, self.predictor.untouched(), &mut errors);
+        let read = files.insensitive.as_deref().filter(|_| now[1] != files.read[1]).map(Insensitive::load);
+        let (insensitive, is_new_too) = newer(read, self.predictor.insensitive(), &mut errors);
         files.read = now;
-        if kept == 2 {
+        if !is_new && !is_new_too {
             return (false, errors);
         }
-        let untouched = untouched.unwrap_or_else(|| Untouched::load(&files.untouched));
-        self.predictor = Arc::new(Predictor::new(untouched, insensitive));
+        let untouched = untouched.map_or_else(|| Untouched::load(&files.untouched), Ok);
+        self.predictor = Arc::new(Predictor::new(untouched, insensitive.map(Ok)));
         // They are counted again from the file of lives.
         self.outcomes.clear();
         (true, errors)
@@ -178,6 +166,18 @@ impl Models {
             self.failed = self.id();
         }
         found
+    }
+}
+
+/// The model that was read now, or else the one that is known; and whether it is new. Adds why a file cannot be used to `errors`.
+fn newer<T: Clone>(read: Option<predict::Result<T>>, known: Option<&T>, errors: &mut Vec<String>) -> (Option<T>, bool) {
+    match read {
+        Some(Ok(model)) => (Some(model), true),
+        Some(Err(error)) => {
+            errors.push(error.to_string());
+            (known.cloned(), false)
+        }
+        None => (known.cloned(), false),
     }
 }
 
