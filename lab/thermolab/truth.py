@@ -70,6 +70,9 @@ def poisson(least: float, most: float, **more: float) -> dict[str, Any]:
     return {"poisson": {"least": least, "most": most, **more}}
 
 
+BLOCK_BYTES = 2 * MIB
+
+
 @dataclass(frozen=True, slots=True)
 class Block:
     """Accesses of one 2 MiB block of a workload, since its start or between two moments."""

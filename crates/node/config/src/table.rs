@@ -155,7 +155,7 @@ settings::tables! {
         period: Duration = Unit::Duration, "30s" in "1s" ..= "1h", search "5s" ..= "5m" Log,
             "How often a sample of a job's memory is measured and placed (Thermostat section 5).";
         samples: u32 = Unit::Count, "30" in "9" ..= "600",
-            "How often the accessed bit of a sampled page is read in a period: a third each for whole huge pages, for which of their parts are accessed, and for the access rates of those parts.";
+            "How often the accessed bit of a sampled page is read in a period: a third each for whole huge pages, for which of their parts are accessed, and for the access rates of those parts. Huge pages that most reads of the first third find accessed are read as often again at an eighth of the interval.";
         sample: RatioPpm = Unit::Ratio, "5%" in "0.1%" ..= "100%", search "1%" ..= "50%" Log,
             "The share of a job's memory that is sampled in a period.";
         parts: u32 = Unit::Count, "50" in "5" ..= "512",
@@ -165,7 +165,7 @@ settings::tables! {
         access_sampling: bool = Unit::Bool, "false",
             "Whether access rates come from hardware sampling of memory accesses (PEBS, IBS) instead of accessed bits. Not tested on such a processor.";
         move_rate: Bytes = Unit::BytesPerSecond, "30MiB/s" in "1MiB/s" ..= "16GiB/s",
-            "The upper bound of the rate at which memory is moved between the nodes in both directions, averaged over a period, over all jobs.";
+            "The upper bound of the rate at which memory is moved between the nodes, averaged over a period, over all jobs. Memory that is too hot for the slow node counts, but is moved back whatever the bound.";
         manage: bool = Unit::Bool, "false",
             "Whether `kernel.numa_balancing` is switched off while the agent runs, because it moves pages by its own rules. Restored on exit. If false, nothing is placed in slow memory while it is on.";
     }

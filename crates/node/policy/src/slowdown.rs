@@ -7,23 +7,21 @@
 //! therefore allows `x / t_s` accesses per second (Thermostat section 3.4): the *budget*. At 3 % and 1 us it is 30,000.
 //!
 //! # Algorithm
-//! In each period, with all rates at their upper 95 % bounds ([`rate`]), so that uncertainty costs savings and not slowdown:
+//! In each period, with the upper 95 % bound of what is in the slow node *together* ([`sum`]), so that uncertainty costs savings and not
+//! slowdown:
 //! 1. *Promote.* The most accessed blocks of the slow node are moved back until the rest fit the budget (Thermostat section 3.5). A block
 //!    whose rate cannot be determined counts as more than any budget.
-//! 2. *Place.* The coldest sampled blocks are moved to the slow node while their sum is within the sampled share of the budget (Thermostat
-//!    section 3.4), all blocks of the slow node are within the budget, and the slow node has free space.
+//! 2. *Place.* The coldest sampled blocks are moved to the slow node while their own bound is within the sampled share of the budget
+//!    (Thermostat section 3.4), that of all blocks of the slow node is within the budget, and the slow node has free space.
 //!
-//! Both together move at most `step_max` bytes; promotions come first. The order is strict: if the next block does not fit, no later one
-//! replaces it, so that a decision is two counts and a replay needs no addresses.
+//! Placement moves what promotion leaves of `step_max`. Promotion has no limit of its own: hot memory in the slow node slows the job down
+//! until it is moved. The order is strict: if the next block does not fit, no later one replaces it, so that a decision is two counts and
+//! a replay needs no addresses.
 //!
 //! A veto holds placement, never promotion: memory that is too hot for the slow node slows the job down.
 //!
-//! The sum of upper bounds is far above an upper bound of the sum if there are many blocks, because their errors cancel out. The exact
-//! bound of the sum would need the joint distribution; this one is simple and safe, and costs more the fewer samples there are.
-//!
 //! # Properties
-//! Each is a test of this name: the bounds of what is slow never exceed the budget, unless `step_max` limits promotion; a block that turns
-//! hot is promoted within one period; the order of blocks does not matter; nothing of a uniformly hot job is placed; a budget of zero
+//! Each is a test of this name: the bound of what is slow never exceeds the budget; a block that turns hot is promoted within one period; the order of blocks does not matter; nothing of a uniformly hot job is placed; a budget of zero
 //! promotes everything; a veto never holds promotion; any input is answered; and, in a closed loop with a simulated job, the true rate
 //! stays within the budget.
 
@@ -34,8 +32,10 @@ use units::{AccessRate, Bytes, RatioPpm};
 
 mod binomial;
 pub mod rate;
+mod sum;
 
 use rate::Estimate;
+use sum::Sum;
 
 /// Parameters, including the latency of the slow node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -161,7 +161,7 @@ pub struct Input {
     pub sampled: Runs,
     /// Free space of the slow node.
     pub room: Bytes,
-    /// How much may be moved in this period, in both directions together.
+    /// How much may be moved in this period, in both directions together. It never limits promotion.
     pub step_max: Bytes,
     /// The veto in effect; `None` without one.
     pub veto: Option<Veto>,
@@ -174,8 +174,7 @@ pub struct Step {
     pub budget: AccessRate,
     /// Mean accesses per second to the blocks that were in the slow node in this period.
     pub rate: AccessRate,
-    /// Upper bound of the accesses to the blocks that remain in the slow node and those that are placed; the largest number if the rate of
-    /// a remaining block cannot be determined.
+    /// Upper bound of the accesses to the blocks that remain in the slow node and those that are placed, together.
     pub upper: AccessRate,
     /// Number of the hottest slow blocks to promote, by [`rank`].
     pub home: u32,
@@ -194,8 +193,6 @@ pub enum Hold {
     NoBudget,
     /// No block was sampled in this period.
     NothingSampled,
-    /// `step_max` did not suffice to promote everything that is too hot.
-    HomeCutShort,
     /// The coldest sampled block exceeds the sampled share of the budget, or its rate cannot be determined.
     NothingCold,
     /// The blocks in the slow node leave too little of the budget for the coldest sampled block.
@@ -212,33 +209,31 @@ pub enum Hold {
 #[must_use]
 pub fn step(params: &Params, input: &Input) -> Step {
     let budget = budget(params);
-    let home = promote(&input.slow, budget, input.step_max);
-    let answer = |place, upper, hold| Step { budget, rate: input.slow.mean(), upper, home: home.blocks, place, hold };
-    if let Some(reason) = hold(input, budget, &home) {
+    let home = promote(&input.slow, budget);
+    let answer = |place, left: Sum, hold| Step { budget, rate: input.slow.mean(), upper: left.upper(), home: home.blocks, place, hold };
+    if let Some(reason) = hold(input, budget) {
         return answer(0, home.left, Some(reason));
     }
     let limits = Limits {
         share: AccessRate(params.sample.share_of(budget.0)).min(budget),
-        left: budget - home.left,
+        budget,
+        slow: home.left,
         room: input.room,
         step: input.step_max - home.bytes,
     };
     match limits.place(&input.sampled) {
-        Ok((place, placed)) => answer(place, home.left + placed, None),
+        Ok((place, placed)) => answer(place, home.left.and(placed), None),
         Err(reason) => answer(0, home.left, Some(reason)),
     }
 }
 
 /// Returns the reason not to place any sampled block, the most fundamental first.
-fn hold(input: &Input, budget: AccessRate, home: &Promotion) -> Option<Hold> {
+fn hold(input: &Input, budget: AccessRate) -> Option<Hold> {
     if let Some(veto @ (Veto::ObserveOnly | Veto::OtherPolicy)) = input.veto {
         return Some(Hold::Vetoed(veto));
     }
     if budget == AccessRate::ZERO {
         return Some(Hold::NoBudget);
-    }
-    if home.left > budget {
-        return Some(Hold::HomeCutShort);
     }
     if let Some(veto) = input.veto {
         return Some(Hold::Vetoed(veto));
@@ -250,49 +245,33 @@ fn hold(input: &Input, budget: AccessRate, home: &Promotion) -> Option<Hold> {
 struct Promotion {
     blocks: u32,
     bytes: Bytes,
-    /// Upper bound of the accesses to the blocks that remain.
-    left: AccessRate,
+    /// The accesses to the blocks that remain.
+    left: Sum,
 }
 
-/// Selects the hottest blocks, until the rest fit the budget or no more may be moved.
-fn promote(slow: &Runs, budget: AccessRate, step_max: Bytes) -> Promotion {
-    // 128 bits, so that no sum saturates: what is subtracted must equal what was added.
-    let upper = |run: &Run| run.upper.map_or(u128::from(u64::MAX), |upper| u128::from(upper.0));
-    let mut left: u128 = slow.0.iter().map(|run| upper(run) * u128::from(run.blocks)).sum();
-    let mut home = Promotion { blocks: 0, bytes: Bytes::ZERO, left: AccessRate::ZERO };
-    for run in slow.0.iter().rev() {
+/// Selects the hottest blocks: all but the coldest that fit the budget together.
+fn promote(slow: &Runs, budget: AccessRate) -> Promotion {
+    let mut left = Sum::default();
+    let mut home = Promotion { blocks: 0, bytes: Bytes::ZERO, left };
+    for run in &slow.0 {
         // With a zero budget the slow node may not be used, not even by blocks without observed accesses.
-        let too_hot = match (budget, run.upper) {
-            (AccessRate::ZERO, _) | (_, None) => run.blocks,
-            (budget, Some(upper)) => blocks_over(left, budget, upper),
-        };
-        let movable = (step_max - home.bytes).0.checked_div(run.bytes.0).unwrap_or(u64::MAX);
-        let required = too_hot.min(run.blocks);
-        let moved = required.min(u32::try_from(movable).unwrap_or(u32::MAX)).min(u32::MAX - home.blocks);
-        left -= upper(run) * u128::from(moved);
-        home.blocks += moved;
-        home.bytes += Bytes(run.bytes.0.saturating_mul(moved.into()));
-        if moved < run.blocks {
-            break;
-        }
+        let over = home.blocks > 0 || budget == AccessRate::ZERO;
+        let stay = if over { 0 } else { left.fitting(run, budget) };
+        left = left.with(run, stay);
+        home.blocks = home.blocks.saturating_add(run.blocks - stay);
+        home.bytes += Bytes(run.bytes.0.saturating_mul((run.blocks - stay).into()));
     }
-    home.left = AccessRate(u64::try_from(left).unwrap_or(u64::MAX));
-    home
-}
-
-/// Returns how many blocks of rate `each` have to be removed for `sum` to fit the budget.
-fn blocks_over(sum: u128, budget: AccessRate, each: AccessRate) -> u32 {
-    let over = sum.saturating_sub(budget.0.into());
-    let blocks = over.div_ceil(u128::from(each.0).max(1));
-    u32::try_from(blocks).unwrap_or(u32::MAX)
+    Promotion { left, ..home }
 }
 
 /// Limits of placement.
 struct Limits {
     /// The sampled share of the budget.
     share: AccessRate,
-    /// The remainder of the whole budget.
-    left: AccessRate,
+    /// The whole budget.
+    budget: AccessRate,
+    /// The accesses to the blocks that remain in the slow node.
+    slow: Sum,
     /// Free space of the slow node.
     room: Bytes,
     /// How much may still be moved.
@@ -300,36 +279,35 @@ struct Limits {
 }
 
 impl Limits {
-    /// Returns the number of the coldest blocks within all limits and the sum of their bounds, or why there is none.
-    fn place(&self, sampled: &Runs) -> Result<(u32, AccessRate), Hold> {
-        let (mut place, mut rate, mut bytes) = (0u32, AccessRate::ZERO, Bytes::ZERO);
+    /// Returns the number of the coldest blocks within all limits and the accesses to them, or why there is none.
+    fn place(&self, sampled: &Runs) -> Result<(u32, Sum), Hold> {
+        let (mut place, mut placed, mut bytes) = (0u32, Sum::default(), Bytes::ZERO);
         let mut first_to_stop = Hold::NothingSampled;
         for run in &sampled.0 {
-            let (fit, reason) = self.fit(run, rate, bytes);
+            let (fit, reason) = self.fit(run, placed, bytes);
             let fit = fit.min(u32::MAX - place);
             place += fit;
-            rate += run.upper.unwrap_or_default().saturating_mul(fit.into());
+            placed = placed.with(run, fit);
             bytes += Bytes(run.bytes.0.saturating_mul(fit.into()));
             if fit < run.blocks {
                 first_to_stop = reason;
                 break;
             }
         }
-        if place == 0 { Err(first_to_stop) } else { Ok((place, rate)) }
+        if place == 0 { Err(first_to_stop) } else { Ok((place, placed)) }
     }
 
     /// Returns how many blocks of a run fit in addition to those placed, and the limit that stops the next one.
-    fn fit(&self, run: &Run, rate: AccessRate, bytes: Bytes) -> (u32, Hold) {
-        let Some(upper) = run.upper else { return (0, Hold::NothingCold) };
-        let times = |left: u64, each: u64| left.checked_div(each).unwrap_or(u64::MAX);
+    fn fit(&self, run: &Run, placed: Sum, bytes: Bytes) -> (u32, Hold) {
+        let times = |left: Bytes| u32::try_from(left.0.checked_div(run.bytes.0).unwrap_or(u64::MAX)).unwrap_or(u32::MAX);
         let fits = [
-            (times((self.share - rate).0, upper.0), Hold::NothingCold),
-            (times((self.left - rate).0, upper.0), Hold::BudgetSpent),
-            (times((self.room - bytes).0, run.bytes.0), Hold::NoRoom),
-            (times((self.step - bytes).0, run.bytes.0), Hold::StepSpent),
+            (placed.fitting(run, self.share), Hold::NothingCold),
+            (self.slow.and(placed).fitting(run, self.budget), Hold::BudgetSpent),
+            (times(self.room - bytes), Hold::NoRoom),
+            (times(self.step - bytes), Hold::StepSpent),
         ];
         let (fit, reason) = fits.into_iter().min_by_key(|&(fit, _)| fit).unwrap_or((0, Hold::NothingCold));
-        (u32::try_from(fit).unwrap_or(u32::MAX).min(run.blocks), reason)
+        (fit.min(run.blocks), reason)
     }
 }
 

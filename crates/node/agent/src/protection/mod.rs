@@ -21,9 +21,16 @@ use crate::job::Job;
 
 pub mod hard;
 
-/// A setting is changed only if what is required has changed by more than one part of this many: each change is first
-/// written to the undo list on disk.
+/// A setting is lowered only if it is more than one part in this many above what is required: each change is first written to the
+/// undo list on disk.
 const CHANGE_PARTS: u64 = 8;
+
+/// It is raised if it is more than one part in this many below. What is missing is reclaimed first when the machine runs short.
+const MISSING_PARTS: u64 = 64;
+
+/// While the machine is short of memory, a claim falls by at most one part in this many in a control period: what was reclaimed of a
+/// working set does not look used, so that protection would give way to the reclaim that it is against.
+const HELD_PARTS: u64 = 256;
 
 /// An ancestor is given one part of this many more than its children claim, because claims grow with usage between two periods.
 const MARGIN_PARTS: u64 = 16;
@@ -48,9 +55,11 @@ fn claim(job: &Job, context: &mut Context, strength: Strength, in_use: Bytes) {
     let file = job.cgroup.path().join(strength.file());
     // The operator's own protection is never lowered.
     let own = own_value(context, &file, current);
-    let required = in_use.max(own);
+    let held = context.claims.of(strength, job.path()).filter(|_| context.machine.is_short()).unwrap_or_default();
+    let required = in_use.max(held - Bytes(held.0.div_ceil(HELD_PARTS))).max(own);
     context.claims.insert(strength, job.path(), required);
-    if required.0.abs_diff(current.0) > required.max(current).0 / CHANGE_PARTS {
+    let (missing, spare) = (required - current, current - required);
+    if missing.0 > required.0 / MISSING_PARTS || spare.0 > current.0 / CHANGE_PARTS {
         set(context, file, required, own);
     }
 }

@@ -36,9 +36,9 @@ const SAMPLES_MAX: u32 = 100_000;
 /// How many samples the regions are ahead of the number of samples.
 const SAMPLES_AHEAD: u64 = 2;
 
-/// The shortest sampling interval. Before Linux 6.14 the answer to a command is up to 100 ms late, and the next command must
-/// still precede the next sample.
-const INTERVAL_MIN: Duration = Duration::from_millis(500);
+/// The shortest sampling interval. The number of samples is exact from 500 ms on: before Linux 6.14 the answer to a command is up to
+/// 100 ms late, and the next command must still precede the next sample. Below that, samples in between are not counted.
+const INTERVAL_MIN: Duration = Duration::from_millis(50);
 
 /// Pages of one process to sample.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -142,8 +142,8 @@ impl PointSession {
 
     /// The counts since the start. Waits for two or three samples.
     ///
-    /// If a process has exited in the meantime, the number of samples may be too small, never too large: rates are then
-    /// overestimated.
+    /// If a process has exited in the meantime, or the sampling interval is below 500 ms, the number of samples may be too small, never
+    /// too large: rates are then overestimated.
     ///
     /// # Errors
     /// [`Error::Gone`] if all processes have exited, or after [`SAMPLES_MAX`] samples: the session is over; [`Error::Busy`] if

@@ -9,7 +9,7 @@
 //! | [`damon`] | addresses of a process | accesses by that process | accesses while DAMON starts or reports its counts |
 //! | [`perf`], on request | accesses sampled by the processor | also pages that the TLB holds, and parts of huge pages | most single accesses |
 //!
-//! [`sampler`] chooses the points of the three stages of a period, and turns the samples into rates.
+//! [`sampler`] chooses the points of the stages of a period, and turns the samples into rates.
 //!
 //! # Limitations of the accessed bit
 //! The first two trackers clear the bit without flushing TLBs, as the kernel's own reclaim does. While a processor holds the

@@ -44,6 +44,11 @@ pub trait RateTracker: fmt::Debug {
         Duration::ZERO
     }
 
+    /// Lower limit of the sampling interval of a short watch of few points, whose number of samples need not be exact.
+    fn close_interval_min(&self) -> Duration {
+        self.interval_min()
+    }
+
     /// Number of sampling intervals that the report of a watch usually takes.
     fn report_intervals(&self) -> u32 {
         0

@@ -5,10 +5,9 @@ use std::time::Duration;
 use config::{Config, Policy as Named};
 use kernel::process;
 use kernel::thp::Splitter;
-use policy::slowdown::rate;
 use policy::thresholds::Thresholds;
+use trackers::rates::sampler::{CLOSER, Settings};
 use trackers::rates::{self, RateTracker};
-use units::AccessRate;
 
 use super::Slowdown;
 use super::period::Period;
@@ -137,18 +136,13 @@ impl SlowdownPolicy {
         Ok(())
     }
 
-    /// The highest rate of a block in the slow node that the samples of one period can measure.
-    pub(super) fn measurable(&self, config: &Config) -> AccessRate {
-        rate::resolvable(config.slow.samples, u64::try_from(self.sampling_period(config).as_micros()).unwrap_or(u64::MAX))
-    }
-
-    /// The time between two samples: such that the three stages, with the time that the tracker takes to return its counts after
-    /// each, fit into the period; longer if the tracker cannot sample as often.
-    pub(super) fn sampling_period(&self, config: &Config) -> Duration {
+    /// How a period samples: at such an interval that its stages, with the time that the tracker takes to return its counts after each,
+    /// fit into the period. It takes longer if the tracker cannot sample as often.
+    pub(super) fn sampling(&self, config: &Config) -> Settings {
         let slow = &config.slow;
-        let (after, least) =
-            self.tracker.as_ref().map_or((0, Duration::ZERO), |tracker| (tracker.report_intervals(), tracker.interval_min()));
-        (slow.period / (slow.samples + 3 * after)).max(least)
+        let after = self.tracker.as_ref().map_or(0, |tracker| tracker.report_intervals());
+        let intervals = CLOSER * (slow.samples + 3 * after) + slow.samples + after;
+        Settings { samples: slow.samples / 3, interval: slow.period / intervals * CLOSER, parts_max: slow.parts }
     }
 
     /// Disables the kernel's own migration if the operator configured that. It is restored on exit.

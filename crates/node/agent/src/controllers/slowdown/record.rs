@@ -99,7 +99,6 @@ fn hold_words(hold: Hold) -> &'static str {
     match hold {
         Hold::NoBudget => "no slowdown is tolerated",
         Hold::NothingSampled => "nothing was sampled",
-        Hold::HomeCutShort => "blocks that are too hot for slow memory are still to be promoted",
         Hold::NothingCold => "the coldest sampled block is accessed too often",
         Hold::BudgetSpent => "the placed memory uses up the budget",
         Hold::NoRoom => "the slow node is full",

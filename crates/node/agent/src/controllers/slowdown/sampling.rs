@@ -6,7 +6,7 @@ use std::time::Duration;
 use daemon::Clock;
 use policy::slowdown;
 use trackers::rates::blocks::{self, Block};
-use trackers::rates::sampler::{BlockRate, Host, Memory, Round, Sampler, Settings};
+use trackers::rates::sampler::{BlockRate, Host, Memory, Round, Sampler};
 use trackers::rates::selection;
 use units::{AccessRate, Bytes};
 
@@ -140,10 +140,8 @@ impl SlowdownPolicy {
 
     fn begin_sampling(&mut self, context: &mut Context, now: Duration, chosen: Chosen) -> kernel::Result<bool> {
         let Chosen { sampled, slow, members } = chosen;
-        let interval = self.sampling_period(&context.config);
+        let settings = self.sampling(&context.config);
         let Self { tracker: Some(tracker), splitter, periods, cost, .. } = self else { return Ok(false) };
-        let config = &context.config.slow;
-        let settings = Settings { samples: config.samples / 3, interval, parts_max: config.parts };
         let host = Host { roots: &context.kernel.roots, splitter: splitter.as_ref() };
         let memory = Splittable { host, pids: &members.splittable, changes: &cost.changes, clock: &context.clock };
         let sampler = Sampler::begin(sampled, slow, settings, *periods, tracker.as_ref(), &memory);
@@ -160,7 +158,7 @@ impl SlowdownPolicy {
         let Some(node) = self.node else { return };
         self.collapse(context, &round.split);
         self.error = None;
-        let mut found = self.by_job(context, members, round);
+        let mut found = Self::by_job(members, round);
         let step_max = Bytes(context.config.slow.step_max().0 / u64::try_from(found.len()).unwrap_or(1).max(1));
         let now = context.now();
         let mut free = node.room();
@@ -184,14 +182,14 @@ impl SlowdownPolicy {
     }
 
     /// The observed blocks, by job.
-    fn by_job<'a>(&self, context: &Context, members: &'a Members, round: Round) -> BTreeMap<&'a str, Found> {
+    fn by_job(members: &Members, round: Round) -> BTreeMap<&str, Found> {
         let mut by_job: BTreeMap<&str, Found> = members.memory.keys().map(|path| (path.as_str(), Found::default())).collect();
         for rated in round.slow {
             if let Some(job) = members.job_of(&rated).and_then(|path| by_job.get_mut(path)) {
                 job.slow.push(rated);
             }
         }
-        let measurable = self.measurable(&context.config);
+        let measurable = round.measurable;
         for mut rated in round.sampled {
             // In the slow node a huge page is observed as a whole: one whose rate could not be distinguished from hot memory then
             // would be promoted at once.

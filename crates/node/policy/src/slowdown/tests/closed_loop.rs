@@ -3,6 +3,8 @@
 use super::*;
 use crate::slowdown::rate::{BitSamples, page};
 
+mod large;
+
 /// Blocks of the job, and how many of them a period samples: 5 %.
 const BLOCKS: usize = 1_000;
 const SAMPLED: usize = 50;
@@ -15,50 +17,62 @@ const SECOND_US: u64 = 1_000_000;
 const SLOW: Params = Params { slowdown: RatioPpm(30_000), latency_ns: 75_000, ..PARAMS };
 const BUDGET: f64 = 400.0;
 
+/// A sequence of numbers that look random, the same for each seed.
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0 >> 32
+    }
+
+    /// From zero to one.
+    fn share(&mut self) -> f64 {
+        f64::from(u32::try_from(self.next()).unwrap()) / f64::from(u32::MAX)
+    }
+
+    fn below(&mut self, n: usize) -> usize {
+        usize::try_from(self.next()).unwrap() % n
+    }
+
+    fn shuffle<T>(&mut self, items: &mut [T]) {
+        for i in (1..items.len()).rev() {
+            items.swap(i, self.below(i + 1));
+        }
+    }
+}
+
 struct Job {
     /// True accesses per second by block.
     rates: Vec<f64>,
     slow: Vec<bool>,
     /// The estimate by how many samples found the bit set: there are no more than eleven.
     estimates: Vec<Estimate>,
-    random: u64,
+    random: Random,
 }
 
 impl Job {
     /// A job whose blocks are accessed this often in all, by rank to the power of -1.
     fn zipf(total: f64, seed: u64) -> Self {
         let estimates = (0..=SAMPLES).map(|accessed| page(BitSamples { taken: SAMPLES, accessed }, SECOND_US)).collect();
-        let mut job = Self { rates: Vec::new(), slow: vec![false; BLOCKS], estimates, random: seed | 1 };
+        let mut job = Self { rates: Vec::new(), slow: vec![false; BLOCKS], estimates, random: Random(seed | 1) };
         let harmonic: f64 = (1..=1_000).map(|rank| 1.0 / f64::from(rank)).sum();
         job.rates = (1..=1_000).map(|rank| total / harmonic / f64::from(rank)).collect();
         job.shuffle();
         job
     }
 
-    fn next_random(&mut self) -> u64 {
-        self.random ^= self.random << 13;
-        self.random ^= self.random >> 7;
-        self.random ^= self.random << 17;
-        self.random >> 32
-    }
-
-    fn below(&mut self, n: usize) -> usize {
-        usize::try_from(self.next_random()).unwrap() % n
-    }
-
     fn shuffle(&mut self) {
-        for i in (1..BLOCKS).rev() {
-            let j = self.below(i + 1);
-            self.rates.swap(i, j);
-        }
+        self.random.shuffle(&mut self.rates);
     }
 
     fn sample(&mut self, block: usize) -> Estimate {
         let idle = (-self.rates[block]).exp();
         let mut accessed = 0;
         for _ in 0..SAMPLES {
-            let share = f64::from(u32::try_from(self.next_random()).unwrap()) / f64::from(u32::MAX);
-            accessed += usize::from(share >= idle);
+            accessed += usize::from(self.random.share() >= idle);
         }
         self.estimates[accessed]
     }
@@ -83,7 +97,7 @@ impl Job {
         let mut fast: Vec<usize> = (0..BLOCKS).filter(|&block| !self.slow[block]).collect();
         let mut sampled: Vec<(Estimate, usize)> = Vec::new();
         while sampled.len() < SAMPLED && !fast.is_empty() {
-            let block = fast.swap_remove(self.below(fast.len()));
+            let block = fast.swap_remove(self.random.below(fast.len()));
             sampled.push((self.sample(block), block));
         }
         let runs = |blocks: &[(Estimate, usize)]| blocks.iter().map(|&(estimate, _)| (HUGE, estimate)).collect();
@@ -118,11 +132,11 @@ impl Job {
 }
 
 /// With these totals someone who knows the rates could place 998, 950, 776 and 450 of the thousand blocks. The policy places
-/// 738, 575, 407 and 213 of them, with 94 to 178 true accesses per second of the 400: each block without an observed access
-/// in ten samples is taken at 0.3. Three times the samples, or a budget that is large beside the number of blocks, come nearer.
+/// 972, 927, 728 and 389 of them, with 245 and 350 to 359 true accesses per second of the 400, and at most 376: a block that is accessed
+/// in each of ten samples cannot be placed. Limited by the sum of the blocks' bounds it placed 738, 575, 407 and 213.
 #[test]
 fn the_true_rate_stays_within_the_budget() {
-    for (total, oracle, least) in [(500.0, 998, 700), (1_000.0, 950, 550), (2_000.0, 776, 390), (5_000.0, 450, 200)] {
+    for (total, oracle, least) in [(500.0, 998, 960), (1_000.0, 950, 915), (2_000.0, 776, 715), (5_000.0, 450, 380)] {
         for seed in [1, 3, 5] {
             let mut job = Job::zipf(total, seed);
             assert_eq!(job.oracle(), oracle);
@@ -134,7 +148,7 @@ fn the_true_rate_stays_within_the_budget() {
                     placed += job.slow_blocks();
                 }
             }
-            assert!(within >= 95, "{total} per second, seed {seed}: within the budget in {within} of 100 periods");
+            assert!(within >= 99, "{total} per second, seed {seed}: within the budget in {within} of 100 periods");
             assert!(placed >= least * 100, "{total} per second, seed {seed}: {placed} in 100 periods");
         }
     }

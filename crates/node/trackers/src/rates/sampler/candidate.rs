@@ -1,4 +1,4 @@
-//! One sampled block on its way through the three stages.
+//! One sampled block on its way through the stages.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use policy::slowdown::rate::{self, BitSamples};
 
 use super::block_rate::{BlockRate, PartSamples, interval_us, micros};
 use super::memory::Memory;
-use super::round::{Lost, Settings};
+use super::round::{Lost, close_look_counts, deserves_close_look};
 use crate::rates::blocks::{BLOCK_BYTES, Block};
 use crate::rates::point::Point;
 use crate::rates::selection;
@@ -24,6 +24,8 @@ pub(super) struct Candidate {
 enum Progress {
     /// A huge page, sampled as a whole in the first stage.
     Whole,
+    /// A huge page that most samples of the first stage found accessed: in the second stage.
+    Close(BlockRate),
     /// A huge page whose accessed bit was set at every sample.
     Saturated(BlockRate),
     /// Base pages, sampled from the second stage on.
@@ -60,7 +62,7 @@ impl Candidate {
     /// Adds the points to sample in this stage: at every interval, and once at the end.
     pub(super) fn add_points(&self, repeated: &mut Vec<Point>, once: &mut Vec<Point>) {
         match &self.progress {
-            Progress::Whole => repeated.push(Point { pid: self.block.pid, address: self.block.first }),
+            Progress::Whole | Progress::Close(_) => repeated.push(Point { pid: self.block.pid, address: self.block.first }),
             Progress::Touching(pages) => once.extend(points(&self.block, pages)),
             Progress::Counting { chosen, .. } => repeated.extend(points(&self.block, chosen)),
             Progress::Saturated(_) | Progress::Small | Progress::Rated(_) | Progress::Lost => {}
@@ -72,16 +74,25 @@ impl Candidate {
         &mut self,
         samples: &mut dyn Iterator<Item = Option<BitSamples>>,
         window: Duration,
-        settings: &Settings,
+        close_looks: bool,
+        parts_max: u32,
         seed: u64,
         lost: &mut Lost,
     ) {
         let block = self.block;
         let next = match &mut self.progress {
-            Progress::Whole => samples.next().flatten().filter(|bits| bits.taken > 0).map(|bits| whole(block, bits, window)),
+            Progress::Whole => samples.next().flatten().filter(|bits| bits.taken > 0).map(|bits| {
+                let rate = huge(block, bits, window);
+                if close_looks && deserves_close_look(bits) { Progress::Close(rate) } else { whole(rate) }
+            }),
+            Progress::Close(before) => samples
+                .next()
+                .flatten()
+                .filter(|bits| bits.taken > 0)
+                .map(|bits| whole(if close_look_counts(before.samples) { huge(block, bits, window) } else { before.clone() })),
             Progress::Touching(pages) => {
                 let sampled: Vec<_> = pages.iter().copied().zip(samples.take(pages.len())).collect();
-                touched(block, &sampled, window, settings.parts_max, seed)
+                touched(block, &sampled, window, parts_max, seed)
             }
             Progress::Counting { chosen, of, touched, touch_window_us } => {
                 let parts: Vec<_> = samples.take(chosen.len()).flatten().filter(|bits| bits.taken > 0).collect();
@@ -146,11 +157,14 @@ impl Candidate {
     }
 }
 
-/// Estimates the rate of a huge page from samples of it as a whole.
-fn whole(block: Block, samples: BitSamples, window: Duration) -> Progress {
-    let estimate = rate::page(samples, interval_us(window, samples.taken));
-    let rate = BlockRate { block, estimate, samples, parts: None };
-    if samples.accessed >= samples.taken { Progress::Saturated(rate) } else { Progress::Rated(rate) }
+/// The rate of a huge page from samples of it as a whole.
+fn huge(block: Block, samples: BitSamples, window: Duration) -> BlockRate {
+    BlockRate { block, estimate: rate::page(samples, interval_us(window, samples.taken)), samples, parts: None }
+}
+
+/// The result of sampling a huge page as a whole.
+fn whole(rate: BlockRate) -> Progress {
+    if rate.samples.accessed >= rate.samples.taken { Progress::Saturated(rate) } else { Progress::Rated(rate) }
 }
 
 /// Chooses the parts to sample among those that were touched within the window. `None` if all pages have vanished.

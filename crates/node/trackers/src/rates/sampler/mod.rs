@@ -1,11 +1,13 @@
-//! One period of sampling the accessed bits of blocks, in three stages of equal length (Thermostat section 3.2).
+//! One period of sampling the accessed bits of blocks, in stages (Thermostat section 3.2).
 //!
 //! 1. *Whole.* Each sampled huge page is sampled as a whole. If some samples find it idle, they give its rate.
-//! 2. *Touched.* Huge pages that every sample found accessed are split, to find out which of their parts are touched at all.
+//! 2. *Close.* Huge pages that most samples found accessed are sampled at a shorter interval, which resolves higher rates. It is a
+//!    short stage of few points, so that it costs less than a shorter interval for all.
+//! 3. *Touched.* Huge pages that every sample found accessed are split, to find out which of their parts are touched at all.
 //!    Sampled blocks of base pages, which have no common accessed bit, join here.
-//! 3. *Rates.* A few of the touched parts are sampled for their rates, which stand for all touched parts.
+//! 4. *Rates.* A few of the touched parts are sampled for their rates, which stand for all touched parts.
 //!
-//! Blocks in the slow node are sampled in all three stages. Of a slow block of base pages only a few pages are sampled, other
+//! Blocks in the slow node are sampled in all stages, in the second like the others. Of a slow block of base pages only a few pages are sampled, other
 //! ones each period; nothing in slow memory is ever split.
 //!
 //! The tracker limits the number of points. Slow blocks have priority: those of base pages get fewer points each the more
@@ -33,18 +35,20 @@ mod tests;
 
 pub use block_rate::BlockRate;
 pub use memory::{Host, Memory};
-pub use round::{Lost, Round, Settings};
+pub use round::{CLOSER, Lost, Round, Settings};
 
 use candidate::Candidate;
+use round::Pace;
 use slow_block::SlowBlocks;
 
 /// How soon a tracker whose report takes a while is polled again.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
-/// The three stages.
+/// The stages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
     Whole,
+    Close,
     Touched,
     Rates,
     Over,
@@ -64,6 +68,8 @@ struct Sampling {
 #[derive(Debug)]
 pub struct Sampler {
     settings: Settings,
+    pace: Pace,
+    close_look: Option<Pace>,
     stage: Stage,
     /// `None` between two stages.
     sampling: Option<Sampling>,
@@ -85,19 +91,19 @@ impl Sampler {
     pub fn begin(
         sampled: Vec<Block>,
         slow: Vec<Block>,
-        mut settings: Settings,
+        settings: Settings,
         seed: u64,
         tracker: &dyn RateTracker,
         memory: &dyn Memory,
     ) -> Self {
-        settings.interval = settings.interval.max(tracker.interval_min());
         let mut lost = Lost::default();
         let slow = SlowBlocks::new(slow, settings, tracker.points_max(), seed, memory, &mut lost);
         let points_max = tracker.points_max().saturating_sub(slow.point_count());
         let mut left = points_max;
         let sampled = sampled.into_iter().map(|block| Candidate::new(block, &mut left, &mut lost)).collect();
-        let round = Round { lost, ..Round::default() };
-        Self { settings, stage: Stage::Whole, sampling: None, sampled, slow, seed, points_max, round }
+        let round = Round { lost, measurable: settings.measurable(tracker), ..Round::default() };
+        let (pace, close_look) = (settings.pace(tracker), settings.close_look(tracker));
+        Self { settings, pace, close_look, stage: Stage::Whole, sampling: None, sampled, slow, seed, points_max, round }
     }
 
     /// The processes whose memory is sampled, sorted.
@@ -147,9 +153,10 @@ impl Sampler {
 
     /// Takes a sample, if it is due; returns the tracker's report after the last one.
     fn sample(&mut self, now: Duration, tracker: &mut dyn RateTracker) -> Result<Option<Observation>> {
+        let Pace { interval, .. } = self.pace();
         let Some(Sampling { due, left }) = &mut self.sampling else { return Ok(None) };
         // Relative to now: a late sample does not make the next one early.
-        let next = Some(now + self.settings.interval);
+        let next = Some(now + interval);
         let Some(time) = *due else {
             *due = next;
             return Ok(None);
@@ -172,10 +179,16 @@ impl Sampler {
         Ok(observed)
     }
 
+    /// How often this stage samples.
+    fn pace(&self) -> Pace {
+        self.close_look.filter(|_| self.stage == Stage::Close).unwrap_or(self.pace)
+    }
+
     /// Watches the points of this stage; returns `false` if there are none.
     fn begin_stage(&mut self, tracker: &mut dyn RateTracker) -> Result<bool> {
-        let Settings { samples, interval, .. } = self.settings;
-        let (mut repeated, mut once) = (self.slow.points().collect(), Vec::new());
+        let Pace { samples, interval } = self.pace();
+        let mut repeated = if self.stage == Stage::Close { self.slow.close_points().collect() } else { self.slow.points().collect() };
+        let mut once = Vec::new();
         self.sampled.iter().for_each(|candidate| candidate.add_points(&mut repeated, &mut once));
         if repeated.is_empty() && once.is_empty() {
             return Ok(false);
@@ -191,14 +204,24 @@ impl Sampler {
     /// only one of the two.
     fn end_stage(&mut self, observed: &Observation) {
         let mut samples = observed.samples.iter().copied();
-        let slow_points = self.slow.point_count();
-        self.slow.add(&mut samples.by_ref().take(slow_points), observed.window);
+        if self.stage == Stage::Close {
+            let slow_points = self.slow.close_points().count();
+            self.slow.add_close(&mut samples.by_ref().take(slow_points), observed.window);
+        } else {
+            let slow_points = self.slow.point_count();
+            self.slow.add(&mut samples.by_ref().take(slow_points), observed.window);
+        }
+        let close_looks = self.close_look.is_some();
         for candidate in &mut self.sampled {
-            candidate.end_stage(&mut samples, observed.window, &self.settings, self.seed, &mut self.round.lost);
+            candidate.end_stage(&mut samples, observed.window, close_looks, self.settings.parts_max, self.seed, &mut self.round.lost);
         }
         self.round.window += observed.window;
         self.stage = match self.stage {
-            Stage::Whole => Stage::Touched,
+            Stage::Whole if close_looks => {
+                self.slow.choose_close();
+                Stage::Close
+            }
+            Stage::Whole | Stage::Close => Stage::Touched,
             Stage::Touched => Stage::Rates,
             Stage::Rates | Stage::Over => Stage::Over,
         };

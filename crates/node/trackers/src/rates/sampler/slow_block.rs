@@ -1,4 +1,4 @@
-//! Blocks that are in slow memory: sampled in all three stages, and never split.
+//! Blocks that are in slow memory: sampled in all stages, and never split.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use policy::slowdown::rate::{self, BitSamples, Estimate};
 
 use super::block_rate::{BlockRate, PartSamples, interval_us};
 use super::memory::Memory;
-use super::round::{Lost, Settings};
+use super::round::{Lost, Settings, close_look_counts, deserves_close_look};
 use crate::rates::blocks::Block;
 use crate::rates::point::Point;
 use crate::rates::selection;
@@ -20,8 +20,12 @@ pub(super) struct SlowBlocks {
     blocks: Vec<SlowBlock>,
     /// Samples of the whole period: number and time.
     total: (u32, Duration),
-    /// Samples of the last stage, until [`SlowBlocks::rates_of_last_stage`] returns them.
-    last_stage: Option<(u32, Duration)>,
+    /// Interval of the close look.
+    close_us: u64,
+    /// Samples of the last stage other than the close look.
+    last_stage: (u32, Duration),
+    /// Whether a stage has ended since [`SlowBlocks::rates_of_last_stage`] was called.
+    news: bool,
 }
 
 /// A slow block with its sampled points.
@@ -30,14 +34,27 @@ struct SlowBlock {
     block: Block,
     /// Addresses of the points.
     points: Vec<u64>,
-    /// Samples of each point in all stages so far.
+    /// Samples of each point so far, without the close look.
     total: Vec<BitSamples>,
+    /// The close look at a huge page.
+    close: Close,
     /// Samples of each point in the last stage.
     last_stage: Vec<BitSamples>,
     /// Number of pages that the points stand for.
     of: u32,
     /// Whether a point vanished or moved.
     changed: bool,
+}
+
+/// A close look at a huge page.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Close {
+    /// Its rate shows without one.
+    Unnecessary,
+    /// To be taken in the second stage.
+    Chosen,
+    /// Its samples.
+    Seen(BitSamples),
 }
 
 impl SlowBlocks {
@@ -66,9 +83,9 @@ impl SlowBlocks {
             }
             left -= points.len();
             let none = vec![BitSamples::default(); points.len()];
-            chosen.push(SlowBlock { block, total: none.clone(), last_stage: none, points, of, changed: false });
+            chosen.push(SlowBlock { block, total: none.clone(), close: Close::Unnecessary, last_stage: none, points, of, changed: false });
         }
-        Self { blocks: chosen, total: (0, Duration::ZERO), last_stage: None }
+        Self { blocks: chosen, total: (0, Duration::ZERO), close_us: 0, last_stage: (0, Duration::ZERO), news: false }
     }
 
     /// Number of points.
@@ -104,14 +121,49 @@ impl SlowBlocks {
         }
         self.total.0 = self.total.0.saturating_add(taken);
         self.total.1 += window;
-        self.last_stage = Some((taken, window));
+        self.last_stage = (taken, window);
+        self.news = true;
     }
 
-    /// Rates from the samples of the last stage, once after each stage: a block that became hot shows there first.
+    /// After the first stage: chooses the huge pages to look at closely.
+    pub(super) fn choose_close(&mut self) {
+        for slow in self.blocks.iter_mut().filter(|slow| slow.block.huge && !slow.changed) {
+            if slow.total.first().is_some_and(|&bits| bits.taken > 0 && deserves_close_look(bits)) {
+                slow.close = Close::Chosen;
+            }
+        }
+    }
+
+    /// The points of the close look.
+    pub(super) fn close_points(&self) -> impl Iterator<Item = Point> {
+        let chosen = self.blocks.iter().filter(|slow| slow.close == Close::Chosen);
+        chosen.map(|slow| Point { pid: slow.block.pid, address: slow.block.first })
+    }
+
+    /// Takes the samples of the close look, in the order of [`SlowBlocks::close_points`].
+    pub(super) fn add_close(&mut self, samples: &mut dyn Iterator<Item = Option<BitSamples>>, window: Duration) {
+        let mut taken = 0;
+        for slow in self.blocks.iter_mut().filter(|slow| slow.close == Close::Chosen) {
+            match samples.next().flatten() {
+                Some(bits) => {
+                    slow.close = Close::Seen(bits);
+                    taken = taken.max(bits.taken);
+                }
+                None => slow.changed = true,
+            }
+        }
+        self.close_us = interval_us(window, taken);
+        self.news = true;
+    }
+
+    /// Rates from the samples of the last stage, with those of a close look, once after each stage: a block that became hot shows there first.
     pub(super) fn rates_of_last_stage(&mut self) -> Option<Vec<BlockRate>> {
-        let (taken, window) = self.last_stage.take()?;
+        if !std::mem::take(&mut self.news) {
+            return None;
+        }
+        let (taken, window) = self.last_stage;
         let interval = interval_us(window, taken);
-        Some(self.blocks.iter().filter_map(|slow| slow.rate(&slow.last_stage, interval)).collect())
+        Some(self.blocks.iter().filter_map(|slow| slow.rate(&slow.last_stage, interval, self.close_us)).collect())
     }
 
     /// Rates from all samples of the period, in the order given; counts blocks that changed as lost.
@@ -120,7 +172,7 @@ impl SlowBlocks {
         let interval = interval_us(window, taken);
         let mut rates = Vec::with_capacity(self.blocks.len());
         for slow in std::mem::take(&mut self.blocks) {
-            match slow.rate(&slow.total, interval) {
+            match slow.rate(&slow.total, interval, self.close_us) {
                 Some(rate) => rates.push(rate),
                 None => lost.changed += 1,
             }
@@ -131,15 +183,18 @@ impl SlowBlocks {
 
 impl SlowBlock {
     /// The rate from these samples of the points; `None` if the block has changed.
-    fn rate(&self, samples: &[BitSamples], interval_us: u64) -> Option<BlockRate> {
+    fn rate(&self, samples: &[BitSamples], interval_us: u64, close_us: u64) -> Option<BlockRate> {
         let Some(&first) = samples.first() else {
             // Not sampled because the tracker's limit was reached: without an upper bound, the policy promotes it.
             return Some(BlockRate { block: self.block, estimate: Estimate::default(), samples: BitSamples::default(), parts: None });
         };
         if self.block.huge {
-            let estimate = rate::page(first, interval_us);
-            let rate = BlockRate { block: self.block, estimate, samples: first, parts: None };
-            return (first.taken > 0 && !self.changed).then_some(rate);
+            let (samples, interval_us) = match self.close {
+                Close::Seen(close) if close_look_counts(first) => (close, close_us),
+                _ => (first, interval_us),
+            };
+            let rate = BlockRate { block: self.block, estimate: rate::page(samples, interval_us), samples, parts: None };
+            return (samples.taken > 0 && !self.changed).then_some(rate);
         }
         let parts: Vec<_> = samples.iter().copied().filter(|bits| bits.taken > 0).collect();
         // All pages count as touched, because the pages that are no points are not checked.
