@@ -16,7 +16,7 @@ LATENCY_US = 100
 """Stands for 1 us: the lab's jobs have a hundredth of a server's memory and of its accesses."""
 
 SAMPLES = 30
-"""Samples per period; a third of them in each of three stages, and as many in a close look at an eighth of the interval."""
+"""Samples per period; a third of them in each of three stages, and as many dense ones at an eighth of the interval."""
 
 SETTINGS: node.Settings = {
     "agent.policy": "slowdown",
@@ -31,9 +31,9 @@ SETTINGS: node.Settings = {
     "slow.manage": True,
 }
 
-_CLOSER = 8
+_DENSER = 8
 _IDLE_SAMPLE_S = 0.24
-"""With a close look every 30 ms: the lab's hot pages leave the emulated TLB every 20 ms (`truth.tick`)."""
+"""With dense samples every 30 ms: the lab's hot pages leave the emulated TLB every 20 ms (`truth.tick`)."""
 _DAMON_SAMPLE_S = 0.5
 _DAMON_DELAY_SAMPLES = 3
 _PAGE_IDLE = "/sys/kernel/mm/page_idle/bitmap"
@@ -46,7 +46,7 @@ def period_s(guest: Guest, samples: int = SAMPLES) -> int:
     DAMON samples at most every half second, and reports the counts of each stage three samples late.
     """
     late, sample_s = (0, _IDLE_SAMPLE_S) if guest.exists(_PAGE_IDLE) else (_DAMON_DELAY_SAMPLES, _DAMON_SAMPLE_S)
-    return math.ceil((samples + 3 * late + (samples + late) / _CLOSER) * sample_s)
+    return math.ceil((samples + 3 * late + (samples + late) / _DENSER) * sample_s)
 
 
 def budget_per_second(slowdown: float, latency_us: float = LATENCY_US) -> float:

@@ -29,7 +29,7 @@ const CHANGE_PARTS: u64 = 8;
 const MISSING_PARTS: u64 = 64;
 
 /// While the machine is short of memory, a claim falls by at most one part in this many in a control period: what was reclaimed of a
-/// working set does not look used, so that protection would give way to the reclaim that it is against.
+/// working set does not count as used, so that protection would give way to the reclaim that it is against.
 const HELD_PARTS: u64 = 256;
 
 /// An ancestor is given one part of this many more than its children claim, because claims grow with usage between two periods.

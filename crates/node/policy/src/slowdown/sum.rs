@@ -14,7 +14,7 @@
 //! # What it does not cover
 //! - Errors that all blocks have in common, such as a job that rests while it is sampled.
 //! - Selection. Of blocks that are chosen because few accesses were seen, more are to be expected. What is chosen is placed, and
-//!   is sampled anew in the next period, whose bound has nothing of the choice in it.
+//!   is sampled again in the next period, whose bound has nothing of the choice in it.
 
 use units::AccessRate;
 

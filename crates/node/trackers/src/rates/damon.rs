@@ -23,8 +23,8 @@ const POINTS_MAX: usize = 1 << 13;
 /// Lower limit of the sampling interval at which the number of samples is exact ([`kernel::damon::points`]).
 const INTERVAL_MIN: Duration = Duration::from_millis(500);
 
-/// Lower limit of the sampling interval of a close look. Some of its samples may not be counted, which overestimates rates.
-const CLOSE_INTERVAL_MIN: Duration = Duration::from_millis(50);
+/// Lower limit of the sampling interval of dense samples. Some may not be counted, which overestimates rates.
+const DENSE_INTERVAL_MIN: Duration = Duration::from_millis(50);
 
 /// Sampling intervals that the kernel usually takes to report its counts.
 const REPORT_INTERVALS: u32 = 3;
@@ -176,8 +176,8 @@ impl RateTracker for Damon {
         INTERVAL_MIN
     }
 
-    fn close_interval_min(&self) -> Duration {
-        CLOSE_INTERVAL_MIN
+    fn dense_interval_min(&self) -> Duration {
+        DENSE_INTERVAL_MIN
     }
 
     fn report_intervals(&self) -> u32 {
@@ -187,7 +187,7 @@ impl RateTracker for Damon {
     fn watch(&mut self, watch: &Watch<'_>) -> Result<()> {
         self.stop()?;
         let points = [watch.repeated, watch.once].concat();
-        let interval = watch.interval.max(CLOSE_INTERVAL_MIN);
+        let interval = watch.interval.max(DENSE_INTERVAL_MIN);
         let by_process = by_process(&points);
         let state = match self.admin.watch_points(interval, &by_process) {
             Err(error) if error.is_gone() => State::NoProcess,

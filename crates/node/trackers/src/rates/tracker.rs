@@ -45,7 +45,7 @@ pub trait RateTracker: fmt::Debug {
     }
 
     /// Lower limit of the sampling interval of a short watch of few points, whose number of samples need not be exact.
-    fn close_interval_min(&self) -> Duration {
+    fn dense_interval_min(&self) -> Duration {
         self.interval_min()
     }
 

@@ -6,7 +6,7 @@ use config::{Config, Policy as Named};
 use kernel::process;
 use kernel::thp::Splitter;
 use policy::thresholds::Thresholds;
-use trackers::rates::sampler::{CLOSER, Settings};
+use trackers::rates::sampler::{DENSER, Settings};
 use trackers::rates::{self, RateTracker};
 
 use super::Slowdown;
@@ -141,8 +141,8 @@ impl SlowdownPolicy {
     pub(super) fn sampling(&self, config: &Config) -> Settings {
         let slow = &config.slow;
         let after = self.tracker.as_ref().map_or(0, |tracker| tracker.report_intervals());
-        let intervals = CLOSER * (slow.samples + 3 * after) + slow.samples + after;
-        Settings { samples: slow.samples / 3, interval: slow.period / intervals * CLOSER, parts_max: slow.parts }
+        let intervals = DENSER * (slow.samples + 3 * after) + slow.samples + after;
+        Settings { samples: slow.samples / 3, interval: slow.period / intervals * DENSER, parts_max: slow.parts }
     }
 
     /// Disables the kernel's own migration if the operator configured that. It is restored on exit.

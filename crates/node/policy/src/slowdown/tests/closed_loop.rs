@@ -17,7 +17,7 @@ const SECOND_US: u64 = 1_000_000;
 const SLOW: Params = Params { slowdown: RatioPpm(30_000), latency_ns: 75_000, ..PARAMS };
 const BUDGET: f64 = 400.0;
 
-/// A sequence of numbers that look random, the same for each seed.
+/// A sequence of pseudo-random numbers, the same for each seed.
 struct Random(u64);
 
 impl Random {

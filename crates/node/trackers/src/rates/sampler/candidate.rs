@@ -7,7 +7,7 @@ use policy::slowdown::rate::{self, BitSamples};
 
 use super::block_rate::{BlockRate, PartSamples, interval_us, micros};
 use super::memory::Memory;
-use super::round::{Lost, close_look_counts, deserves_close_look};
+use super::round::{Lost, dense_is_better, needs_dense};
 use crate::rates::blocks::{BLOCK_BYTES, Block};
 use crate::rates::point::Point;
 use crate::rates::selection;
@@ -25,7 +25,7 @@ enum Progress {
     /// A huge page, sampled as a whole in the first stage.
     Whole,
     /// A huge page that most samples of the first stage found accessed: in the second stage.
-    Close(BlockRate),
+    Dense(BlockRate),
     /// A huge page whose accessed bit was set at every sample.
     Saturated(BlockRate),
     /// Base pages, sampled from the second stage on.
@@ -62,7 +62,7 @@ impl Candidate {
     /// Adds the points to sample in this stage: at every interval, and once at the end.
     pub(super) fn add_points(&self, repeated: &mut Vec<Point>, once: &mut Vec<Point>) {
         match &self.progress {
-            Progress::Whole | Progress::Close(_) => repeated.push(Point { pid: self.block.pid, address: self.block.first }),
+            Progress::Whole | Progress::Dense(_) => repeated.push(Point { pid: self.block.pid, address: self.block.first }),
             Progress::Touching(pages) => once.extend(points(&self.block, pages)),
             Progress::Counting { chosen, .. } => repeated.extend(points(&self.block, chosen)),
             Progress::Saturated(_) | Progress::Small | Progress::Rated(_) | Progress::Lost => {}
@@ -74,7 +74,7 @@ impl Candidate {
         &mut self,
         samples: &mut dyn Iterator<Item = Option<BitSamples>>,
         window: Duration,
-        close_looks: bool,
+        densely: bool,
         parts_max: u32,
         seed: u64,
         lost: &mut Lost,
@@ -83,13 +83,13 @@ impl Candidate {
         let next = match &mut self.progress {
             Progress::Whole => samples.next().flatten().filter(|bits| bits.taken > 0).map(|bits| {
                 let rate = huge(block, bits, window);
-                if close_looks && deserves_close_look(bits) { Progress::Close(rate) } else { whole(rate) }
+                if densely && needs_dense(bits) { Progress::Dense(rate) } else { whole(rate) }
             }),
-            Progress::Close(before) => samples
+            Progress::Dense(before) => samples
                 .next()
                 .flatten()
                 .filter(|bits| bits.taken > 0)
-                .map(|bits| whole(if close_look_counts(before.samples) { huge(block, bits, window) } else { before.clone() })),
+                .map(|bits| whole(if dense_is_better(before.samples) { huge(block, bits, window) } else { before.clone() })),
             Progress::Touching(pages) => {
                 let sampled: Vec<_> = pages.iter().copied().zip(samples.take(pages.len())).collect();
                 touched(block, &sampled, window, parts_max, seed)

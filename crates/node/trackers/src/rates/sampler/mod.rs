@@ -1,7 +1,7 @@
 //! One period of sampling the accessed bits of blocks, in stages (Thermostat section 3.2).
 //!
 //! 1. *Whole.* Each sampled huge page is sampled as a whole. If some samples find it idle, they give its rate.
-//! 2. *Close.* Huge pages that most samples found accessed are sampled at a shorter interval, which resolves higher rates. It is a
+//! 2. *Dense.* Huge pages that most samples found accessed are sampled at a shorter interval, which resolves higher rates. It is a
 //!    short stage of few points, so that it costs less than a shorter interval for all.
 //! 3. *Touched.* Huge pages that every sample found accessed are split, to find out which of their parts are touched at all.
 //!    Sampled blocks of base pages, which have no common accessed bit, join here.
@@ -35,7 +35,7 @@ mod tests;
 
 pub use block_rate::BlockRate;
 pub use memory::{Host, Memory};
-pub use round::{CLOSER, Lost, Round, Settings};
+pub use round::{DENSER, Lost, Round, Settings};
 
 use candidate::Candidate;
 use round::Pace;
@@ -48,7 +48,7 @@ const POLL_INTERVAL: Duration = Duration::from_millis(50);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
     Whole,
-    Close,
+    Dense,
     Touched,
     Rates,
     Over,
@@ -69,7 +69,7 @@ struct Sampling {
 pub struct Sampler {
     settings: Settings,
     pace: Pace,
-    close_look: Option<Pace>,
+    dense: Option<Pace>,
     stage: Stage,
     /// `None` between two stages.
     sampling: Option<Sampling>,
@@ -102,8 +102,8 @@ impl Sampler {
         let mut left = points_max;
         let sampled = sampled.into_iter().map(|block| Candidate::new(block, &mut left, &mut lost)).collect();
         let round = Round { lost, measurable: settings.measurable(tracker), ..Round::default() };
-        let (pace, close_look) = (settings.pace(tracker), settings.close_look(tracker));
-        Self { settings, pace, close_look, stage: Stage::Whole, sampling: None, sampled, slow, seed, points_max, round }
+        let (pace, dense) = (settings.pace(tracker), settings.dense(tracker));
+        Self { settings, pace, dense, stage: Stage::Whole, sampling: None, sampled, slow, seed, points_max, round }
     }
 
     /// The processes whose memory is sampled, sorted.
@@ -181,13 +181,13 @@ impl Sampler {
 
     /// How often this stage samples.
     fn pace(&self) -> Pace {
-        self.close_look.filter(|_| self.stage == Stage::Close).unwrap_or(self.pace)
+        self.dense.filter(|_| self.stage == Stage::Dense).unwrap_or(self.pace)
     }
 
     /// Watches the points of this stage; returns `false` if there are none.
     fn begin_stage(&mut self, tracker: &mut dyn RateTracker) -> Result<bool> {
         let Pace { samples, interval } = self.pace();
-        let mut repeated = if self.stage == Stage::Close { self.slow.close_points().collect() } else { self.slow.points().collect() };
+        let mut repeated = if self.stage == Stage::Dense { self.slow.dense_points().collect() } else { self.slow.points().collect() };
         let mut once = Vec::new();
         self.sampled.iter().for_each(|candidate| candidate.add_points(&mut repeated, &mut once));
         if repeated.is_empty() && once.is_empty() {
@@ -204,24 +204,24 @@ impl Sampler {
     /// only one of the two.
     fn end_stage(&mut self, observed: &Observation) {
         let mut samples = observed.samples.iter().copied();
-        if self.stage == Stage::Close {
-            let slow_points = self.slow.close_points().count();
-            self.slow.add_close(&mut samples.by_ref().take(slow_points), observed.window);
+        if self.stage == Stage::Dense {
+            let slow_points = self.slow.dense_points().count();
+            self.slow.add_dense(&mut samples.by_ref().take(slow_points), observed.window);
         } else {
             let slow_points = self.slow.point_count();
             self.slow.add(&mut samples.by_ref().take(slow_points), observed.window);
         }
-        let close_looks = self.close_look.is_some();
+        let densely = self.dense.is_some();
         for candidate in &mut self.sampled {
-            candidate.end_stage(&mut samples, observed.window, close_looks, self.settings.parts_max, self.seed, &mut self.round.lost);
+            candidate.end_stage(&mut samples, observed.window, densely, self.settings.parts_max, self.seed, &mut self.round.lost);
         }
         self.round.window += observed.window;
         self.stage = match self.stage {
-            Stage::Whole if close_looks => {
-                self.slow.choose_close();
-                Stage::Close
+            Stage::Whole if densely => {
+                self.slow.choose_dense();
+                Stage::Dense
             }
-            Stage::Whole | Stage::Close => Stage::Touched,
+            Stage::Whole | Stage::Dense => Stage::Touched,
             Stage::Touched => Stage::Rates,
             Stage::Rates | Stage::Over => Stage::Over,
         };

@@ -13,17 +13,17 @@ use crate::rates::tracker::RateTracker;
 /// How a period samples.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Settings {
-    /// Samples in each of the stages but the close look, which has three times as many.
+    /// Samples in each of the stages but the dense one, which has three times as many.
     pub samples: u32,
-    /// The time between two of them; a close look's are [`CLOSER`] times as close.
+    /// The time between two of them; of the dense stage they are [`DENSER`] times as dense.
     pub interval: Duration,
     /// Upper limit of the parts of a block that are sampled for their rates (50 in Thermostat section 3.2).
     pub parts_max: u32,
 }
 
-/// How many times closer the samples of a close look follow each other: it resolves rates so many times as high. The closer, the more
+/// How many times denser the samples of the dense stage follow each other: it resolves rates so many times as high. The denser, the more
 /// accesses the processor's cached translations hide.
-pub const CLOSER: u32 = 8;
+pub const DENSER: u32 = 8;
 
 /// How often the points of a stage are sampled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,36 +35,36 @@ pub(super) struct Pace {
 }
 
 impl Settings {
-    /// The stages other than the close look.
+    /// The stages other than the dense one.
     pub(super) fn pace(&self, tracker: &dyn RateTracker) -> Pace {
         Pace { samples: self.samples, interval: self.interval.max(tracker.interval_min()) }
     }
 
-    /// The close look, with as many samples as all other stages; `None` if the tracker cannot sample at least twice as often.
-    pub(super) fn close_look(&self, tracker: &dyn RateTracker) -> Option<Pace> {
+    /// Dense sampling, with as many samples as all other stages; `None` if the tracker cannot sample at least twice as often.
+    pub(super) fn dense(&self, tracker: &dyn RateTracker) -> Option<Pace> {
         let usual = self.pace(tracker).interval;
-        let interval = (usual / CLOSER).max(tracker.close_interval_min());
+        let interval = (usual / DENSER).max(tracker.dense_interval_min());
         (interval * 2 <= usual).then_some(Pace { samples: self.samples * 3, interval })
     }
 
     /// The highest rate of a huge page in the slow node that a period can measure.
     pub(super) fn measurable(&self, tracker: &dyn RateTracker) -> AccessRate {
         let all = Pace { samples: self.samples * 3, ..self.pace(tracker) };
-        let Pace { samples, interval } = self.close_look(tracker).unwrap_or(all);
+        let Pace { samples, interval } = self.dense(tracker).unwrap_or(all);
         rate::resolvable(samples, micros(interval))
     }
 }
 
-/// Whether a huge page is worth a close look: most samples found it accessed, so that they say little about its rate.
-pub(super) fn deserves_close_look(samples: BitSamples) -> bool {
+/// Whether a huge page is to be sampled densely: most samples found it accessed, so that they say little about its rate.
+pub(super) fn needs_dense(samples: BitSamples) -> bool {
     u64::from(samples.accessed) * 5 >= u64::from(samples.taken) * 4
 }
 
-/// Whether the samples of a close look say more about a huge page's rate than those before it.
+/// Whether dense samples say more about a huge page's rate than those before it.
 ///
 /// With `x` accesses expected between two of `n` samples, the relative error of the rate is `sqrt((exp(x) - 1) / n) / x`. It is least at
-/// `x = 1.6`; at 2.3, where nine of ten samples find the page accessed, 30 samples eight times as close have the smaller error.
-pub(super) fn close_look_counts(before: BitSamples) -> bool {
+/// `x = 1.6`; at 2.3, where nine of ten samples find the page accessed, 30 samples eight times as dense have the smaller error.
+pub(super) fn dense_is_better(before: BitSamples) -> bool {
     u64::from(before.accessed) * 10 >= u64::from(before.taken) * 9
 }
 

@@ -6,7 +6,7 @@ use policy::slowdown::rate::{self, BitSamples, Estimate};
 
 use super::block_rate::{BlockRate, PartSamples, interval_us};
 use super::memory::Memory;
-use super::round::{Lost, Settings, close_look_counts, deserves_close_look};
+use super::round::{Lost, Settings, dense_is_better, needs_dense};
 use crate::rates::blocks::Block;
 use crate::rates::point::Point;
 use crate::rates::selection;
@@ -20,9 +20,9 @@ pub(super) struct SlowBlocks {
     blocks: Vec<SlowBlock>,
     /// Samples of the whole period: number and time.
     total: (u32, Duration),
-    /// Interval of the close look.
-    close_us: u64,
-    /// Samples of the last stage other than the close look.
+    /// Interval of the dense samples.
+    dense_us: u64,
+    /// Samples of the last stage other than the dense one.
     last_stage: (u32, Duration),
     /// Whether a stage has ended since [`SlowBlocks::rates_of_last_stage`] was called.
     news: bool,
@@ -34,10 +34,10 @@ struct SlowBlock {
     block: Block,
     /// Addresses of the points.
     points: Vec<u64>,
-    /// Samples of each point so far, without the close look.
+    /// Samples of each point so far, without the dense ones.
     total: Vec<BitSamples>,
-    /// The close look at a huge page.
-    close: Close,
+    /// The dense samples of a huge page.
+    dense: Dense,
     /// Samples of each point in the last stage.
     last_stage: Vec<BitSamples>,
     /// Number of pages that the points stand for.
@@ -46,9 +46,9 @@ struct SlowBlock {
     changed: bool,
 }
 
-/// A close look at a huge page.
+/// The dense samples of a huge page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Close {
+enum Dense {
     /// Its rate shows without one.
     Unnecessary,
     /// To be taken in the second stage.
@@ -83,9 +83,9 @@ impl SlowBlocks {
             }
             left -= points.len();
             let none = vec![BitSamples::default(); points.len()];
-            chosen.push(SlowBlock { block, total: none.clone(), close: Close::Unnecessary, last_stage: none, points, of, changed: false });
+            chosen.push(SlowBlock { block, total: none.clone(), dense: Dense::Unnecessary, last_stage: none, points, of, changed: false });
         }
-        Self { blocks: chosen, total: (0, Duration::ZERO), close_us: 0, last_stage: (0, Duration::ZERO), news: false }
+        Self { blocks: chosen, total: (0, Duration::ZERO), dense_us: 0, last_stage: (0, Duration::ZERO), news: false }
     }
 
     /// Number of points.
@@ -125,45 +125,45 @@ impl SlowBlocks {
         self.news = true;
     }
 
-    /// After the first stage: chooses the huge pages to look at closely.
-    pub(super) fn choose_close(&mut self) {
+    /// After the first stage: chooses the huge pages to sample densely.
+    pub(super) fn choose_dense(&mut self) {
         for slow in self.blocks.iter_mut().filter(|slow| slow.block.huge && !slow.changed) {
-            if slow.total.first().is_some_and(|&bits| bits.taken > 0 && deserves_close_look(bits)) {
-                slow.close = Close::Chosen;
+            if slow.total.first().is_some_and(|&bits| bits.taken > 0 && needs_dense(bits)) {
+                slow.dense = Dense::Chosen;
             }
         }
     }
 
-    /// The points of the close look.
-    pub(super) fn close_points(&self) -> impl Iterator<Item = Point> {
-        let chosen = self.blocks.iter().filter(|slow| slow.close == Close::Chosen);
+    /// The points to sample densely.
+    pub(super) fn dense_points(&self) -> impl Iterator<Item = Point> {
+        let chosen = self.blocks.iter().filter(|slow| slow.dense == Dense::Chosen);
         chosen.map(|slow| Point { pid: slow.block.pid, address: slow.block.first })
     }
 
-    /// Takes the samples of the close look, in the order of [`SlowBlocks::close_points`].
-    pub(super) fn add_close(&mut self, samples: &mut dyn Iterator<Item = Option<BitSamples>>, window: Duration) {
+    /// Takes dense samples, in the order of [`SlowBlocks::dense_points`].
+    pub(super) fn add_dense(&mut self, samples: &mut dyn Iterator<Item = Option<BitSamples>>, window: Duration) {
         let mut taken = 0;
-        for slow in self.blocks.iter_mut().filter(|slow| slow.close == Close::Chosen) {
+        for slow in self.blocks.iter_mut().filter(|slow| slow.dense == Dense::Chosen) {
             match samples.next().flatten() {
                 Some(bits) => {
-                    slow.close = Close::Seen(bits);
+                    slow.dense = Dense::Seen(bits);
                     taken = taken.max(bits.taken);
                 }
                 None => slow.changed = true,
             }
         }
-        self.close_us = interval_us(window, taken);
+        self.dense_us = interval_us(window, taken);
         self.news = true;
     }
 
-    /// Rates from the samples of the last stage, with those of a close look, once after each stage: a block that became hot shows there first.
+    /// Rates from the samples of the last stage, with dense ones, once after each stage: a block that became hot shows there first.
     pub(super) fn rates_of_last_stage(&mut self) -> Option<Vec<BlockRate>> {
         if !std::mem::take(&mut self.news) {
             return None;
         }
         let (taken, window) = self.last_stage;
         let interval = interval_us(window, taken);
-        Some(self.blocks.iter().filter_map(|slow| slow.rate(&slow.last_stage, interval, self.close_us)).collect())
+        Some(self.blocks.iter().filter_map(|slow| slow.rate(&slow.last_stage, interval, self.dense_us)).collect())
     }
 
     /// Rates from all samples of the period, in the order given; counts blocks that changed as lost.
@@ -172,7 +172,7 @@ impl SlowBlocks {
         let interval = interval_us(window, taken);
         let mut rates = Vec::with_capacity(self.blocks.len());
         for slow in std::mem::take(&mut self.blocks) {
-            match slow.rate(&slow.total, interval, self.close_us) {
+            match slow.rate(&slow.total, interval, self.dense_us) {
                 Some(rate) => rates.push(rate),
                 None => lost.changed += 1,
             }
@@ -183,14 +183,14 @@ impl SlowBlocks {
 
 impl SlowBlock {
     /// The rate from these samples of the points; `None` if the block has changed.
-    fn rate(&self, samples: &[BitSamples], interval_us: u64, close_us: u64) -> Option<BlockRate> {
+    fn rate(&self, samples: &[BitSamples], interval_us: u64, dense_us: u64) -> Option<BlockRate> {
         let Some(&first) = samples.first() else {
             // Not sampled because the tracker's limit was reached: without an upper bound, the policy promotes it.
             return Some(BlockRate { block: self.block, estimate: Estimate::default(), samples: BitSamples::default(), parts: None });
         };
         if self.block.huge {
-            let (samples, interval_us) = match self.close {
-                Close::Seen(close) if close_look_counts(first) => (close, close_us),
+            let (samples, interval_us) = match self.dense {
+                Dense::Seen(dense) if dense_is_better(first) => (dense, dense_us),
                 _ => (first, interval_us),
             };
             let rate = BlockRate { block: self.block, estimate: rate::page(samples, interval_us), samples, parts: None };

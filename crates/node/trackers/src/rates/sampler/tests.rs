@@ -13,7 +13,7 @@ use crate::rates::Point;
 const BLOCK: u64 = crate::rates::blocks::BLOCK_BYTES;
 const PAGE: u64 = 4096;
 const SETTINGS: Settings = Settings { samples: 10, interval: Duration::from_secs(1), parts_max: 50 };
-const CLOSE: Duration = Duration::from_millis(125);
+const DENSE: Duration = Duration::from_millis(125);
 const STAGE_US: u64 = 10_000_000;
 const SECOND_US: u64 = 1_000_000;
 
@@ -22,8 +22,8 @@ const SECOND_US: u64 = 1_000_000;
 struct Machine {
     /// That number by address; a page that is not listed is never accessed.
     accessed: BTreeMap<u64, u32>,
-    /// The same number of the samples of a close look.
-    close: BTreeMap<u64, u32>,
+    /// The same number of the dense samples.
+    dense: BTreeMap<u64, u32>,
     /// Present pages of blocks that are not whole, by start.
     present: BTreeMap<u64, Vec<u64>>,
     split: RefCell<BTreeSet<u64>>,
@@ -60,7 +60,7 @@ impl Memory for Machine {
 struct Fake {
     machine: Rc<Machine>,
     points_max: usize,
-    /// The shortest interval of a close look.
+    /// The shortest interval of dense samples.
     closest: Duration,
     watched: Option<(Vec<Point>, Vec<Point>)>,
     taken: u32,
@@ -110,13 +110,13 @@ impl RateTracker for Fake {
         self.points_max
     }
 
-    fn close_interval_min(&self) -> Duration {
+    fn dense_interval_min(&self) -> Duration {
         self.closest
     }
 
     fn watch(&mut self, watch: &Watch<'_>) -> Result<()> {
         let pace = (watch.samples, watch.interval);
-        assert!(pace == (10, SETTINGS.interval) || pace == (30, CLOSE), "{pace:?}");
+        assert!(pace == (10, SETTINGS.interval) || pace == (30, DENSE), "{pace:?}");
         self.interval = watch.interval;
         if self.refuses {
             return Err(Error::Unsupported { what: "no accessed bits".into(), remedy: "none".into() });
@@ -145,7 +145,7 @@ impl RateTracker for Fake {
         let machine = self.machine.clone();
         machine.watches.set(machine.watches.get() + 1);
         let (repeated, once) = self.watched.take().expect("watched");
-        let accessed = if self.interval == CLOSE { &machine.close } else { &machine.accessed };
+        let accessed = if self.interval == DENSE { &machine.dense } else { &machine.accessed };
         let found = |point: &Point, taken: u32| {
             let known = accessed.get(&point.address).copied().unwrap_or(0);
             (!machine.gone(point.pid)).then_some(BitSamples { taken, accessed: known.min(taken) })
@@ -162,7 +162,7 @@ fn block(pid: i32, number: u64, huge: bool) -> Block {
 
 /// Runs a complete period.
 fn run(machine: Machine, points_max: usize, sampled: &[Block], slow: &[Block]) -> (Round, Fake) {
-    // Without close looks.
+    // Without dense samples.
     run_with(SETTINGS.interval, machine, points_max, sampled, slow)
 }
 
@@ -229,38 +229,38 @@ fn samples_of_every_stage_reach_the_right_block() {
 }
 
 #[test]
-fn a_close_look_resolves_what_is_always_accessed() {
+fn dense_samples_resolve_what_is_always_accessed() {
     let mut machine = Machine::default();
     for number in [1, 2, 8] {
         saturated(&mut machine, number, &[(0, 10)]);
     }
     machine.accessed.extend([(3 * BLOCK, 8), (4 * BLOCK, 7), (9 * BLOCK, 5)]);
-    machine.close.extend([(BLOCK, 12), (2 * BLOCK, 30), (3 * BLOCK, 6), (8 * BLOCK, 9)]);
+    machine.dense.extend([(BLOCK, 12), (2 * BLOCK, 30), (3 * BLOCK, 6), (8 * BLOCK, 9)]);
     let sampled = [1, 2, 3, 4].map(|number| block(7, number, true));
     let slow = [block(8, 8, true), block(8, 9, true)];
     let (round, tracker) = run_with(Duration::ZERO, machine, 10_000, &sampled, &slow);
 
-    let close = |bits| (rate::page(bits, 125_000), bits);
+    let dense = |bits| (rate::page(bits, 125_000), bits);
     let before = |bits| (rate::page(bits, SECOND_US), bits);
     let found = |rated: &[BlockRate]| rated.iter().map(|rated| (rated.estimate, rated.samples)).collect::<Vec<_>>();
-    // The second is split. Of the third, the first samples say more; the fourth is not looked at closely.
+    // The second is split. Of the third, the first samples say more; the fourth is not sampled densely.
     assert_eq!((round.split, round.sampled[1].parts), (vec![sampled[1]], Some((512, 1))));
     assert_eq!(
         found(&[&round.sampled[..1], &round.sampled[2..]].concat()),
-        [close(bits(30, 12)), before(bits(10, 8)), before(bits(10, 7))]
+        [dense(bits(30, 12)), before(bits(10, 8)), before(bits(10, 7))]
     );
-    assert_eq!(found(&round.slow), [close(bits(30, 9)), before(bits(30, 15))]);
+    assert_eq!(found(&round.slow), [dense(bits(30, 9)), before(bits(30, 15))]);
     assert_eq!(tracker.watches, [(6, 0), (4, 0), (2, 512), (3, 0)]);
     assert_eq!(round.measurable, rate::resolvable(30, 125_000));
 }
 
 #[test]
-fn a_close_look_shows_that_slow_memory_became_hot() {
+fn dense_samples_show_that_slow_memory_became_hot() {
     let mut machine = Machine::default();
     saturated(&mut machine, 8, &[(0, 10)]);
-    machine.close.insert(8 * BLOCK, 25);
+    machine.dense.insert(8 * BLOCK, 25);
     let machine = Rc::new(machine);
-    let mut tracker = Fake { closest: CLOSE, ..Fake::new(&machine, 600) };
+    let mut tracker = Fake { closest: DENSE, ..Fake::new(&machine, 600) };
     let mut sampler = Sampler::begin(Vec::new(), vec![block(7, 8, true)], SETTINGS, 1, &tracker, &*machine);
     let mut latest = Vec::new();
     while tracker.watches.len() < 4 {
@@ -269,11 +269,11 @@ fn a_close_look_shows_that_slow_memory_became_hot() {
         }
         latest.extend(sampler.slow_by_last_stage().map(|rated| rated[0].samples));
     }
-    assert_eq!(latest, [bits(10, 10), bits(30, 25), bits(30, 25)], "the close look is the best that is known from then on");
+    assert_eq!(latest, [bits(10, 10), bits(30, 25), bits(30, 25)], "dense samples are the best that is known from then on");
 }
 
 #[test]
-fn without_a_closer_interval_there_is_no_close_look() {
+fn without_a_shorter_interval_there_are_no_dense_samples() {
     for closest in [Duration::from_millis(501), Duration::from_secs(2)] {
         let mut machine = Machine::default();
         saturated(&mut machine, 1, &[(0, 10)]);

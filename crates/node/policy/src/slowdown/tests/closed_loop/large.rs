@@ -1,5 +1,5 @@
 //! A job of 64 GiB with the default settings: 3 % at 1 us, a sample of 5 % in each period of 30 s, and 30 MiB/s to move. Huge pages that
-//! most samples find accessed get a close look, as `trackers::rates::sampler` takes it.
+//! most samples find accessed are sampled densely, as by `trackers::rates::sampler`.
 
 use super::*;
 
@@ -9,9 +9,9 @@ const BLOCKS: usize = 32_768;
 const SAMPLES: u32 = 30;
 const WHOLE: u32 = 10;
 
-/// The time between two samples, and between two of a close look.
+/// The time between two samples, and between two dense ones.
 const INTERVAL_US: u64 = 890_000;
-const CLOSE_US: u64 = 111_000;
+const DENSE_US: u64 = 111_000;
 
 const STEP_MAX: Bytes = Bytes::mib(900);
 
@@ -43,13 +43,13 @@ struct Class {
     rate: f64,
     slow: Vec<f64>,
     whole: Vec<f64>,
-    close: Vec<f64>,
+    dense: Vec<f64>,
 }
 
 impl Class {
     fn new(rate: f64) -> Self {
         let at_most = |samples, interval_us| at_most(samples, interval_us, rate);
-        Self { rate, slow: at_most(SAMPLES, INTERVAL_US), whole: at_most(WHOLE, INTERVAL_US), close: at_most(SAMPLES, CLOSE_US) }
+        Self { rate, slow: at_most(SAMPLES, INTERVAL_US), whole: at_most(WHOLE, INTERVAL_US), dense: at_most(SAMPLES, DENSE_US) }
     }
 
     /// The estimate after one period's samples.
@@ -60,7 +60,7 @@ impl Class {
         };
         let (taken, accessed) = if slow { (SAMPLES, draw(&self.slow)) } else { (WHOLE, draw(&self.whole)) };
         if accessed * 10 >= taken * 9 {
-            return page(BitSamples { taken: SAMPLES, accessed: draw(&self.close) }, CLOSE_US);
+            return page(BitSamples { taken: SAMPLES, accessed: draw(&self.dense) }, DENSE_US);
         }
         page(BitSamples { taken, accessed }, INTERVAL_US)
     }
@@ -106,7 +106,7 @@ impl Job {
     }
 
     fn period(&mut self) {
-        let measurable = crate::slowdown::rate::resolvable(SAMPLES, CLOSE_US);
+        let measurable = crate::slowdown::rate::resolvable(SAMPLES, DENSE_US);
         let (mut slow, mut sampled) = (Vec::new(), Vec::new());
         for block in 0..BLOCKS {
             let class = &self.classes[self.blocks[block]];
