@@ -1,4 +1,4 @@
-"""How much memory is in the slow node, and how few of the accesses go there, on three workloads under policy `slowdown`.
+"""How much memory is in the slow node, and how few of the accesses go there: three workloads under policy `slowdown`.
 
 The pair of figures by which TMTS (Duraisamy and coauthors, ASPLOS 2023) judges a tiering system: residency of the
 second tier, and the share of accesses that it serves. Workloads in huge pages, which count their own accesses:
@@ -48,7 +48,8 @@ def run(lab: Lab) -> dict[str, Any]:
         truth.tick(guest, 20)
         for name, regions in _WORKLOADS.items():
             figures[name] = _pair(lab, guest, name, regions)
-    lab.say(", ".join(f"{name}: {row['placed_ratio']:.1%}, {row['accesses_ratio']:.3%}" for name, row in figures.items()))
+    pairs = [f"{name}: {row['placed_ratio']:.1%}, {row['accesses_ratio']:.3%}" for name, row in figures.items()]
+    lab.say(", ".join(pairs))
     for name, row in figures.items():
         lab.at_least(f"{name}.placed_ratio", row["placed_ratio"], PLACED_MIN_RATIO)
         lab.at_most(f"{name}.accesses_ratio", row["accesses_ratio"], ACCESSES_MAX_RATIO)
