@@ -21,9 +21,9 @@
 //! A veto holds placement, never promotion: memory that is too hot for the slow node slows the job down.
 //!
 //! # Properties
-//! Each is a test of this name: the bound of what is slow never exceeds the budget; a block that turns hot is promoted within one period; the order of blocks does not matter; nothing of a uniformly hot job is placed; a budget of zero
-//! promotes everything; a veto never holds promotion; any input is answered; and, in a closed loop with a simulated job, the true rate
-//! stays within the budget.
+//! Each is a test of this name: the bound of what is slow never exceeds the budget; a block that turns hot is promoted within one period;
+//! the order of blocks does not matter; nothing of a uniformly hot job is placed; a budget of zero promotes everything; a veto never holds
+//! promotion; any input is answered; and, in a closed loop with a simulated job, the true rate stays within the budget.
 
 use serde::{Deserialize, Serialize};
 

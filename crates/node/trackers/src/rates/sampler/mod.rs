@@ -7,8 +7,8 @@
 //!    Sampled blocks of base pages, which have no common accessed bit, join here.
 //! 4. *Rates.* A few of the touched parts are sampled for their rates, which stand for all touched parts.
 //!
-//! Blocks in the slow node are sampled in all stages, in the second like the others. Of a slow block of base pages only a few pages are sampled, other
-//! ones each period; nothing in slow memory is ever split.
+//! Blocks in the slow node are sampled in all stages, in the second like the others. Of a slow block of base pages only a few pages
+//! are sampled, other ones each period; nothing in slow memory is ever split.
 //!
 //! The tracker limits the number of points. Slow blocks have priority: those of base pages get fewer points each the more
 //! of them there are, and the bound on their rates grows with that, until the policy promotes some. Sampled blocks that exceed
