@@ -234,7 +234,7 @@ fn share(slowdown: RatioPpm, rates: &[BlockRate], (found, sampled): (Bytes, Byte
     let params = Params { slowdown, latency_ns: units::nanos(latency), sample: RatioPpm::of(sampled.0, found.0).unwrap_or(RatioPpm::ONE) };
     let everything = Bytes(u64::MAX);
     let runs: Runs = rates.iter().map(|rate| (rate.block.bytes, rate.estimate)).collect();
-    let input = Input { slow: Runs::default(), sampled: runs, room: everything, step_max: everything, veto: None };
+    let input = Input { slow: Runs::default(), sampled: runs, room: everything, trackable: u32::MAX, step_max: everything, veto: None };
     let step = slowdown::step(&params, &input);
     let mut order: Vec<_> = rates.iter().map(|rate| (slowdown::rank(rate.block.bytes, &rate.estimate), rate.block.bytes)).collect();
     order.sort_unstable();
@@ -258,7 +258,7 @@ mod tests {
     fn rated(number: u64, upper: Option<u64>) -> BlockRate {
         let start = number * blocks::BLOCK_BYTES;
         let block = Block { pid: 7, start, end: start + blocks::BLOCK_BYTES, first: start, bytes: Bytes::mib(2), huge: true, node: 0 };
-        let estimate = Estimate { mean: AccessRate::ZERO, upper: upper.map(AccessRate::per_second) };
+        let estimate = Estimate { mean: upper.map_or(AccessRate::ZERO, AccessRate::per_second), upper: upper.map(AccessRate::per_second) };
         BlockRate { block, estimate, samples: BitSamples { taken: 10, accessed: 0 }, parts: None }
     }
 

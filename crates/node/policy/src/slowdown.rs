@@ -161,10 +161,22 @@ pub struct Input {
     pub sampled: Runs,
     /// Free space of the slow node.
     pub room: Bytes,
+    /// How many more blocks the tracker can sample in the slow node.
+    #[serde(default = "any_number", skip_serializing_if = "is_any_number")]
+    pub trackable: u32,
     /// How much may be moved in this period, in both directions together. It never limits promotion.
     pub step_max: Bytes,
     /// The veto in effect; `None` without one.
     pub veto: Option<Veto>,
+}
+
+/// What journals before there was a limit mean.
+const fn any_number() -> u32 {
+    u32::MAX
+}
+
+const fn is_any_number(number: &u32) -> bool {
+    *number == any_number()
 }
 
 /// The moves, with the values that they are based on.
@@ -199,6 +211,8 @@ pub enum Hold {
     BudgetSpent,
     /// The slow node has no free space for it.
     NoRoom,
+    /// The tracker could not sample it in the slow node.
+    NotTrackable,
     /// `step_max` is used up, or is less than one block.
     StepSpent,
     /// A veto is in effect.
@@ -219,6 +233,7 @@ pub fn step(params: &Params, input: &Input) -> Step {
         budget,
         slow: home.left,
         room: input.room,
+        trackable: input.trackable,
         step: input.step_max - home.bytes,
     };
     match limits.place(&input.sampled) {
@@ -274,6 +289,8 @@ struct Limits {
     slow: Sum,
     /// Free space of the slow node.
     room: Bytes,
+    /// How many more blocks can be sampled there.
+    trackable: u32,
     /// How much may still be moved.
     step: Bytes,
 }
@@ -284,8 +301,7 @@ impl Limits {
         let (mut place, mut placed, mut bytes) = (0u32, Sum::default(), Bytes::ZERO);
         let mut first_to_stop = Hold::NothingSampled;
         for run in &sampled.0 {
-            let (fit, reason) = self.fit(run, placed, bytes);
-            let fit = fit.min(u32::MAX - place);
+            let (fit, reason) = self.fit(run, place, placed, bytes);
             place += fit;
             placed = placed.with(run, fit);
             bytes += Bytes(run.bytes.0.saturating_mul(fit.into()));
@@ -298,12 +314,13 @@ impl Limits {
     }
 
     /// Returns how many blocks of a run fit in addition to those placed, and the limit that stops the next one.
-    fn fit(&self, run: &Run, placed: Sum, bytes: Bytes) -> (u32, Hold) {
+    fn fit(&self, run: &Run, place: u32, placed: Sum, bytes: Bytes) -> (u32, Hold) {
         let times = |left: Bytes| u32::try_from(left.0.checked_div(run.bytes.0).unwrap_or(u64::MAX)).unwrap_or(u32::MAX);
         let fits = [
             (placed.fitting(run, self.share), Hold::NothingCold),
             (self.slow.and(placed).fitting(run, self.budget), Hold::BudgetSpent),
             (times(self.room - bytes), Hold::NoRoom),
+            (self.trackable - place, Hold::NotTrackable),
             (times(self.step - bytes), Hold::StepSpent),
         ];
         let (fit, reason) = fits.into_iter().min_by_key(|&(fit, _)| fit).unwrap_or((0, Hold::NothingCold));

@@ -23,7 +23,7 @@ fn blocks(list: &[(u32, Option<u64>)]) -> Runs {
 /// A period with room and moves for a thousand blocks.
 fn period(slow: &[(u32, Option<u64>)], sampled: &[(u32, Option<u64>)]) -> Input {
     let most = Bytes(1_000 * HUGE.0);
-    Input { slow: blocks(slow), sampled: blocks(sampled), room: most, step_max: most, veto: None }
+    Input { slow: blocks(slow), sampled: blocks(sampled), room: most, trackable: 1_000, step_max: most, veto: None }
 }
 
 /// The one place that calls the policy for a single period; every case below is data.
@@ -77,12 +77,14 @@ fn why_none_are_placed() {
     check(&period(&[], &[(1, None)]), 0, 0, Some(Hold::NothingCold));
     check(&Input { room: HUGE - Bytes(1), ..period(&[], &[(1, Some(1))]) }, 0, 0, Some(Hold::NoRoom));
     check(&Input { step_max: HUGE - Bytes(1), ..period(&[], &[(1, Some(1))]) }, 0, 0, Some(Hold::StepSpent));
+    check(&Input { trackable: 0, ..period(&[], &[(1, Some(1))]) }, 0, 0, Some(Hold::NotTrackable));
 }
 
 #[test]
-fn room_and_moves_are_limits() {
+fn room_moves_and_the_tracker_are_limits() {
     check(&Input { room: Bytes(3 * HUGE.0), ..period(&[], &[(9, Some(1))]) }, 0, 3, None);
     check(&Input { step_max: Bytes(4 * HUGE.0), ..period(&[], &[(9, Some(1))]) }, 0, 4, None);
+    check(&Input { trackable: 5, ..period(&[], &[(3, Some(1)), (6, Some(2))]) }, 0, 5, None);
     check(&Input { step_max: Bytes(4 * HUGE.0), ..period(&[(3, None)], &[(9, Some(1))]) }, 3, 1, None);
     check(&Input { step_max: Bytes(3 * HUGE.0), ..period(&[(3, None)], &[(9, Some(1))]) }, 3, 0, Some(Hold::StepSpent));
 }
@@ -165,12 +167,13 @@ fn any_blocks() -> impl Strategy<Value = Vec<(Bytes, Estimate)>> {
 }
 
 prop_compose! {
-    fn any_input()(slow in any_blocks(), sampled in any_blocks(), room in number(), step_max in number(), vetoed: bool)
+    fn any_input()(slow in any_blocks(), sampled in any_blocks(), room in number(), trackable in 0..20u32, step_max in number(), vetoed: bool)
         -> (Vec<(Bytes, Estimate)>, Vec<(Bytes, Estimate)>, Input)
     {
         let veto = vetoed.then_some(Veto::NoFarMemory);
         let (room, step_max) = (Bytes(room), Bytes(step_max));
-        let input = Input { slow: slow.iter().copied().collect(), sampled: sampled.iter().copied().collect(), room, step_max, veto };
+        let (slow_runs, sampled_runs) = (slow.iter().copied().collect(), sampled.iter().copied().collect());
+        let input = Input { slow: slow_runs, sampled: sampled_runs, room, trackable, step_max, veto };
         (slow, sampled, input)
     }
 }
@@ -219,7 +222,7 @@ proptest! {
         prop_assert!(step.home == 0 || step.budget == AccessRate::ZERO || !fits, "{step:?}");
         prop_assert!(upper_of(placed).is_some_and(|bound| bound <= params.sample.share_of(step.budget.0).into()));
         let home = &left(&slow, 0)[stays.len()..];
-        prop_assert!(moved(placed) <= input.room.0.into());
+        prop_assert!(moved(placed) <= input.room.0.into() && step.place <= input.trackable);
         prop_assert!(moved(placed) == 0 || moved(placed) + moved(home) <= input.step_max.0.into());
         prop_assert_eq!(step.place == 0, step.hold.is_some());
     }
@@ -243,7 +246,7 @@ proptest! {
             Run { bytes: Bytes(bytes), mean: AccessRate(mean), upper: upper.map(AccessRate), blocks }
         };
         let runs = Runs::from(runs.into_iter().map(run).collect::<Vec<_>>());
-        let input = Input { slow: runs.clone(), sampled: runs, room: Bytes(u64::MAX), step_max: Bytes(u64::MAX), veto: None };
+        let input = Input { slow: runs.clone(), sampled: runs, room: Bytes(u64::MAX), trackable: u32::MAX, step_max: Bytes(u64::MAX), veto: None };
         let step = step(&Params { slowdown: RatioPpm(u32::MAX), latency_ns: 1, sample: RatioPpm(u32::MAX) }, &input);
         prop_assert!(u64::from(step.place) <= input.sampled.blocks() && u64::from(step.home) <= input.slow.blocks());
     }

@@ -47,6 +47,8 @@ pub struct Found {
     slow_bytes: Bytes,
     /// Free space of the slow node.
     free: Bytes,
+    /// How many more blocks the tracker can sample there.
+    trackable: u32,
     /// The most that the job may move in a period.
     step_max: Bytes,
     /// The slow node, and the node to which its memory is promoted.
@@ -99,8 +101,9 @@ impl Controller for Slowdown {
 
     fn read(&mut self, job: &mut Job, context: &mut Context, now: Now) -> kernel::Result<slowdown::Input> {
         let veto = veto::first(VETOES, job, context, now);
-        let Found { free, step_max, .. } = self.found;
-        Ok(slowdown::Input { slow: runs(&self.found.slow), sampled: runs(&self.found.sampled), room: free, step_max, veto })
+        let Found { free, trackable, step_max, .. } = self.found;
+        let (slow, sampled) = (runs(&self.found.slow), runs(&self.found.sampled));
+        Ok(slowdown::Input { slow, sampled, room: free, trackable, step_max, veto })
     }
 
     fn step(&mut self, input: &slowdown::Input) -> Step {

@@ -102,6 +102,7 @@ fn hold_words(hold: Hold) -> &'static str {
         Hold::NothingCold => "the coldest sampled block is accessed too often",
         Hold::BudgetSpent => "the placed memory uses up the budget",
         Hold::NoRoom => "the slow node is full",
+        Hold::NotTrackable => "the tracker can sample no more memory in the slow node",
         Hold::StepSpent => "the period's limit of moved memory is reached",
         Hold::Vetoed(veto) => words::veto(veto),
     }

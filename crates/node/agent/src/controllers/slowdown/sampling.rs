@@ -6,7 +6,7 @@ use std::time::Duration;
 use daemon::Clock;
 use policy::slowdown;
 use trackers::rates::blocks::{self, Block};
-use trackers::rates::sampler::{BlockRate, Host, Memory, Round, Sampler};
+use trackers::rates::sampler::{BlockRate, Host, Memory, PARTS_MIN, Round, Sampler};
 use trackers::rates::selection;
 use units::{AccessRate, Bytes};
 
@@ -27,6 +27,9 @@ const PROCESSES_MAX: usize = 4_096;
 
 /// Slow memory has become hot if it is accessed this many times as often as the budget allows.
 const HOT_TIMES: u64 = 2;
+
+/// One part in this many of a tracker's points stays free for memory that is not in the slow node.
+const SAMPLED_PARTS: usize = 4;
 
 /// What is observed in a period.
 #[derive(Debug, Default)]
@@ -161,24 +164,33 @@ impl SlowdownPolicy {
         let mut found = Self::by_job(members, round);
         let step_max = Bytes(context.config.slow.step_max().0 / u64::try_from(found.len()).unwrap_or(1).max(1));
         let now = context.now();
-        let mut free = node.room();
+        let (mut free, mut trackable) = (node.room(), self.trackable(&found));
         for (path, found) in &mut found {
             let Some(Entry { job, slots }) = jobs.get_mut(*path) else { continue };
             let Some(slowdown) = slots.get_mut::<Slowdown>() else { continue };
             let (memory, slow_bytes) = members.memory.get(*path).copied().unwrap_or_default();
             slowdown.params = context.config.slowdown_for(job.treatment.class, node.latency_ns);
             let nodes = (node.node, node.home);
-            slowdown.found = Found { memory, slow_bytes, free, step_max, nodes, ..std::mem::take(found) };
+            slowdown.found = Found { memory, slow_bytes, free, trackable, step_max, nodes, ..std::mem::take(found) };
             if let Err(error) = slowdown.period(job, context, now) {
                 context.report_error(job, &error);
                 continue;
             }
             free = free - slowdown.placed;
+            trackable -= slowdown.last.map_or(0, |step| step.place).min(trackable);
             for next in slowdown.moves.drain(..) {
                 self.moves.push(next);
             }
         }
         context.publish_due = true;
+    }
+
+    /// How many more blocks the tracker can sample in the slow node, besides a share of its points for memory that is not there.
+    fn trackable(&self, found: &BTreeMap<&str, Found>) -> u32 {
+        let points_max = self.tracker.as_ref().map_or(0, |tracker| tracker.points_max());
+        let points = |rated: &BlockRate| if rated.block.huge { 1 } else { PARTS_MIN };
+        let taken: usize = found.values().flat_map(|found| &found.slow).map(points).sum();
+        u32::try_from((points_max - points_max / SAMPLED_PARTS).saturating_sub(taken)).unwrap_or(u32::MAX)
     }
 
     /// The observed blocks, by job.

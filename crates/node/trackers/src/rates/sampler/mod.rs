@@ -39,6 +39,8 @@ pub use round::{DENSER, Lost, Round, Settings};
 
 use candidate::Candidate;
 use round::Pace;
+pub use slow_block::PARTS_MIN;
+
 use slow_block::SlowBlocks;
 
 /// How soon a tracker whose report takes a while is polled again.
@@ -166,7 +168,7 @@ impl Sampler {
         }
         if *left > 0 {
             tracker.sample()?;
-            self.round.samples += 1;
+            self.round.samples += u32::from(self.stage != Stage::Dense);
             (*due, *left) = (next, *left - 1);
         }
         if *left > 0 {
@@ -210,12 +212,12 @@ impl Sampler {
         } else {
             let slow_points = self.slow.point_count();
             self.slow.add(&mut samples.by_ref().take(slow_points), observed.window);
+            self.round.window += observed.window;
         }
         let densely = self.dense.is_some();
         for candidate in &mut self.sampled {
             candidate.end_stage(&mut samples, observed.window, densely, self.settings.parts_max, self.seed, &mut self.round.lost);
         }
-        self.round.window += observed.window;
         self.stage = match self.stage {
             Stage::Whole if densely => {
                 self.slow.choose_dense();

@@ -81,7 +81,7 @@ pub struct Round {
     pub lost: Lost,
     /// The highest rate of a huge page in the slow node that such a period can measure.
     pub measurable: AccessRate,
-    /// Samples taken, in all stages.
+    /// Samples taken, in all stages but the dense one.
     pub samples: u32,
     /// The time over which they were taken.
     pub window: Duration,

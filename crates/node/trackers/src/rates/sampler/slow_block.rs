@@ -12,7 +12,7 @@ use crate::rates::point::Point;
 use crate::rates::selection;
 
 /// Lower limit of the sampled parts of a slow block of base pages: a single part could not stand for the others.
-const PARTS_MIN: usize = 2;
+pub const PARTS_MIN: usize = 2;
 
 /// All slow blocks of a period.
 #[derive(Debug)]
