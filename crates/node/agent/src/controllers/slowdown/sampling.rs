@@ -28,6 +28,9 @@ const PROCESSES_MAX: usize = 4_096;
 /// Slow memory has become hot if it is accessed this many times as often as the budget allows.
 const HOT_TIMES: u64 = 2;
 
+/// Blocks with less memory stay where they are: a few pages save nothing, and are often a thread's stack.
+const BYTES_MIN: Bytes = Bytes(64 << 10);
+
 /// One part in this many of a tracker's points stays free for memory that is not in the slow node.
 const SAMPLED_PARTS: usize = 4;
 
@@ -130,9 +133,10 @@ impl SlowdownPolicy {
         let found = blocks::find(&context.kernel.roots, &pids, BLOCKS_MAX)?;
         let (slow, fast): (Vec<Block>, Vec<Block>) = found.blocks.into_iter().partition(|block| block.node == node);
         let sum = |blocks: &[Block]| blocks.iter().map(|block| block.bytes).sum::<Bytes>();
-        chosen.sampled.extend(selection::sampled(&fast, context.config.slow.sample, self.periods));
         let members = &mut chosen.members;
         members.memory.insert(path.to_owned(), (sum(&slow) + sum(&fast), sum(&slow)));
+        let worth: Vec<Block> = fast.into_iter().filter(|block| block.bytes >= BYTES_MIN).collect();
+        chosen.sampled.extend(selection::sampled(&worth, context.config.slow.sample, self.periods));
         chosen.slow.extend(slow);
         if context.may_act(&entry.job) {
             members.splittable.extend(pids.iter().copied());
