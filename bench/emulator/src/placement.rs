@@ -142,6 +142,7 @@ impl Placement {
             slow: runs(&self.blocks, &slow),
             sampled: runs(&self.blocks, &measured),
             room: everything,
+            trackable: u32::MAX,
             step_max: everything,
             veto: None,
         };
