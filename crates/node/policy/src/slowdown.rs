@@ -71,8 +71,12 @@ pub struct Run {
 }
 
 impl Run {
+    fn estimate(&self) -> Estimate {
+        Estimate { mean: self.mean, upper: self.upper }
+    }
+
     fn rank(&self) -> Rank {
-        rank(self.bytes, &Estimate { mean: self.mean, upper: self.upper })
+        rank(self.bytes, &self.estimate())
     }
 }
 
@@ -271,8 +275,8 @@ fn promote(slow: &Runs, budget: AccessRate) -> Promotion {
     for run in &slow.0 {
         // With a zero budget the slow node may not be used, not even by blocks without observed accesses.
         let over = home.blocks > 0 || budget == AccessRate::ZERO;
-        let stay = if over { 0 } else { left.fitting(run, budget) };
-        left = left.with(run, stay);
+        let stay = if over { 0 } else { left.fitting(run.estimate(), run.blocks, budget) };
+        left = left.with(run.estimate(), stay);
         home.blocks = home.blocks.saturating_add(run.blocks - stay);
         home.bytes += Bytes(run.bytes.0.saturating_mul((run.blocks - stay).into()));
     }
@@ -303,7 +307,7 @@ impl Limits {
         for run in &sampled.0 {
             let (fit, reason) = self.fit(run, place, placed, bytes);
             place += fit;
-            placed = placed.with(run, fit);
+            placed = placed.with(run.estimate(), fit);
             bytes += Bytes(run.bytes.0.saturating_mul(fit.into()));
             if fit < run.blocks {
                 first_to_stop = reason;
@@ -317,8 +321,8 @@ impl Limits {
     fn fit(&self, run: &Run, place: u32, placed: Sum, bytes: Bytes) -> (u32, Hold) {
         let times = |left: Bytes| u32::try_from(left.0.checked_div(run.bytes.0).unwrap_or(u64::MAX)).unwrap_or(u32::MAX);
         let fits = [
-            (placed.fitting(run, self.share), Hold::NothingCold),
-            (self.slow.and(placed).fitting(run, self.budget), Hold::BudgetSpent),
+            (placed.fitting(run.estimate(), run.blocks, self.share), Hold::NothingCold),
+            (self.slow.and(placed).fitting(run.estimate(), run.blocks, self.budget), Hold::BudgetSpent),
             (times(self.room - bytes), Hold::NoRoom),
             (self.trackable - place, Hold::NotTrackable),
             (times(self.step - bytes), Hold::StepSpent),

@@ -18,7 +18,7 @@
 
 use units::AccessRate;
 
-use super::Run;
+use super::rate::Estimate;
 
 /// A sum over blocks. Sums that exceed 128 bits saturate, which is above any budget.
 #[derive(Clone, Copy, Debug, Default)]
@@ -31,14 +31,14 @@ pub(super) struct Sum {
 }
 
 impl Sum {
-    /// The sum with so many more blocks of a run.
-    pub(super) fn with(self, run: &Run, blocks: u32) -> Self {
-        let (each, blocks) = (u128::from(run.mean.0), u128::from(blocks));
-        let half_width = run.upper.map_or(0, |upper| u128::from((upper - run.mean).0));
+    /// The sum with so many more blocks of this rate.
+    pub(super) fn with(self, rate: Estimate, blocks: u32) -> Self {
+        let (each, blocks) = (u128::from(rate.mean.0), u128::from(blocks));
+        let half_width = rate.upper.map_or(0, |upper| u128::from((upper - rate.mean).0));
         Self {
             means: self.means.saturating_add(each.saturating_mul(blocks)),
             squares: self.squares.saturating_add((half_width * half_width).saturating_mul(blocks)),
-            unbounded: if run.upper.is_some() {
+            unbounded: if rate.upper.is_some() {
                 self.unbounded
             } else {
                 self.unbounded.saturating_add(u64::try_from(blocks).unwrap_or(u64::MAX))
@@ -65,15 +65,15 @@ impl Sum {
         AccessRate(u64::try_from(self.means.saturating_add(half_width)).unwrap_or(u64::MAX))
     }
 
-    /// Returns how many blocks of a run fit in addition, at most all of them: as many as keep the bound within `limit`.
+    /// Returns how many of so many blocks of this rate fit in addition: as many as keep the bound within `limit`.
     ///
     /// The bound only grows with a further block, so that the number is found by bisection.
-    pub(super) fn fitting(self, run: &Run, limit: AccessRate) -> u32 {
-        let fits = |blocks: u32| self.with(run, blocks).upper() <= limit;
-        if fits(run.blocks) {
-            return run.blocks;
+    pub(super) fn fitting(self, rate: Estimate, blocks: u32, limit: AccessRate) -> u32 {
+        let fits = |blocks: u32| self.with(rate, blocks).upper() <= limit;
+        if fits(blocks) {
+            return blocks;
         }
-        let (mut fit, mut over) = (0, run.blocks);
+        let (mut fit, mut over) = (0, blocks);
         while over - fit > 1 {
             let middle = fit.midpoint(over);
             if fits(middle) {

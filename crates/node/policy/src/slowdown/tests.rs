@@ -51,7 +51,9 @@ fn the_budget_is_the_slowdown_over_the_latency() {
 
 #[test]
 fn the_bound_of_a_sum_is_less_than_the_sum_of_bounds() {
-    let upper = |list: &[(u32, Option<u64>)]| blocks(list).0.iter().fold(sum::Sum::default(), |sum, run| sum.with(run, run.blocks)).upper();
+    let upper = |list: &[(u32, Option<u64>)]| {
+        blocks(list).0.iter().fold(sum::Sum::default(), |sum, run| sum.with(run.estimate(), run.blocks)).upper()
+    };
     assert_eq!(upper(&[]), AccessRate::ZERO);
     assert_eq!(upper(&[(1, Some(100))]), AccessRate::per_second(100));
     assert_eq!(upper(&[(100, Some(100))]), AccessRate::per_second(100 * 50 + 10 * 50));
