@@ -217,7 +217,8 @@ pub enum Hold {
     NoRoom,
     /// The tracker could not sample it in the slow node.
     NotTrackable,
-    /// `step_max` is used up, or is less than one block.
+    /// `step_max` is used up, or is less than one block. Earlier versions limited promotion by it, too.
+    #[serde(alias = "home_cut_short")]
     StepSpent,
     /// A veto is in effect.
     Vetoed(Veto),

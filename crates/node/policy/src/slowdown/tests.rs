@@ -150,6 +150,7 @@ fn runs_survive_the_journal() {
     );
     assert_eq!(serde_json::from_str::<Runs>(&text).unwrap(), runs);
     assert_eq!((runs.blocks(), runs.bytes(), runs.mean()), (12, Bytes(12 * HUGE.0), AccessRate::per_second(21) - AccessRate(7_500_000)));
+    assert_eq!(serde_json::from_str::<Hold>("\"home_cut_short\"").unwrap(), Hold::StepSpent, "of an earlier version");
     // By someone else's hand: out of order, in parts, and with nothing.
     let scattered = r#"[{"bytes":4096,"mean":2,"blocks":4294967295},{"bytes":1,"mean":1,"upper":1,"blocks":0},{"bytes":4096,"mean":1,"upper":2,"blocks":1},{"bytes":4096,"mean":2,"blocks":1}]"#;
     let runs: Runs = serde_json::from_str(scattered).unwrap();

@@ -36,11 +36,10 @@ mod tests;
 pub use block_rate::BlockRate;
 pub use memory::{Host, Memory};
 pub use round::{DENSER, Lost, Round, Settings};
+pub use slow_block::PARTS_MIN;
 
 use candidate::Candidate;
 use round::Pace;
-pub use slow_block::PARTS_MIN;
-
 use slow_block::SlowBlocks;
 
 /// How soon a tracker whose report takes a while is polled again.
