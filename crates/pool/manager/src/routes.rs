@@ -8,6 +8,7 @@ use crate::api::{
     AssignRequest, Assignment, Code, Empty, ErrorResponse, Lease, LeaseRequest, OfflineFailedRequest, OfflinedRequest, Permissions,
     PoolStatus, RenewRequest, RenewResponse, SliceList, WorkList,
 };
+use crate::connection::decode;
 use crate::ledger::Request;
 
 /// Clients that may use a route.
@@ -285,21 +286,6 @@ fn parameters(pattern: &'static str, path: &str) -> Option<Vec<(&'static str, St
         }
     }
     segments.next().is_none().then_some(found)
-}
-
-/// Decodes the percent signs of a path segment or a query value.
-fn decode(text: &str) -> Option<String> {
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text.bytes();
-    while let Some(byte) = rest.next() {
-        if byte == b'%' {
-            let digits = [rest.next()?, rest.next()?];
-            bytes.push(u8::from_str_radix(std::str::from_utf8(&digits).ok()?, 16).ok()?);
-        } else {
-            bytes.push(byte);
-        }
-    }
-    String::from_utf8(bytes).ok()
 }
 
 impl Match {

@@ -5,19 +5,16 @@ use std::net::TcpListener;
 use std::sync::Arc;
 use std::time::Duration;
 
-use daemon::http::{self, Accept, Answer, Limits, Rejection, Server, Service};
+use daemon::http::{self, Answer, Limits, Rejection, Server, Service};
 use hyper::body::Bytes;
 use hyper::http::request::Parts;
 use serde::Serialize;
-use tokio::net::TcpStream;
-use tokio_rustls::TlsAcceptor;
-use tokio_rustls::server::TlsStream;
 
 use crate::api::{Code, Empty, ErrorResponse};
 use crate::ledger;
 use crate::openapi;
 use crate::routes::{self, Access, Match, Operation};
-use crate::tls::Peer;
+use crate::tls::{Loopback, Peer, Tls};
 use crate::writer::{self, Handle};
 
 const JSON: &str = "application/json";
@@ -47,35 +44,8 @@ pub(crate) struct Rights {
 pub(crate) fn serve(listener: TcpListener, tls: Option<Arc<rustls::ServerConfig>>, handle: Handle, rights: Rights) -> io::Result<Server> {
     let api = Api { handle, rights, description: openapi::describe().to_string() };
     match tls {
-        Some(tls) => http::serve("http", listener, Tls(TlsAcceptor::from(tls)), api, LIMITS),
+        Some(tls) => http::serve("http", listener, Tls::new(tls), api, LIMITS),
         None => http::serve("http", listener, Loopback, api, LIMITS),
-    }
-}
-
-/// TLS with a certificate of the client.
-struct Tls(TlsAcceptor);
-
-impl Accept for Tls {
-    type Stream = TlsStream<TcpStream>;
-    type Peer = Peer;
-
-    async fn accept(&self, stream: TcpStream) -> io::Result<(Self::Stream, Peer)> {
-        let stream = self.0.accept(stream).await?;
-        let certificate = stream.get_ref().1.peer_certificates().and_then(|chain| chain.first()).cloned();
-        let certificate = certificate.ok_or_else(|| io::Error::new(io::ErrorKind::PermissionDenied, "no client certificate"))?;
-        Ok((stream, Peer::Certificate(certificate.into_owned())))
-    }
-}
-
-/// Plain TCP on the loopback interface.
-struct Loopback;
-
-impl Accept for Loopback {
-    type Stream = TcpStream;
-    type Peer = Peer;
-
-    async fn accept(&self, stream: TcpStream) -> io::Result<(TcpStream, Peer)> {
-        Ok((stream, Peer::Trusted))
     }
 }
 

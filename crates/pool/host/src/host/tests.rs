@@ -152,7 +152,7 @@ impl Simulated {
     fn manager(&self) -> Result<MutexGuard<'_, World>, ManagerError> {
         let world = self.world();
         if world.manager_unreachable {
-            return Err(ManagerError::Unreachable { url: "https://pool".to_owned(), why: "no route".to_owned() });
+            return Err(ManagerError::Unreachable { service: "pool manager", url: "https://pool".to_owned(), why: "no route".to_owned() });
         }
         Ok(world)
     }
