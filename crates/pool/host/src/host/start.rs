@@ -5,8 +5,10 @@ use std::fs::File;
 use manager::api::{Code, Slice, Slices};
 use manager::claim;
 use manager::client::Error;
+use predict::Untouched;
 use units::Bytes;
 
+use super::models::ModelId;
 use super::settings::Refused;
 use super::table::{Claim, DAMAGED, Guest, Host, now};
 use crate::capacity::is_clean;
@@ -32,8 +34,8 @@ impl Host {
     fn start_checked(&self, request: Request) -> Result<Record, Refused> {
         request.check().map_err(Refused)?;
         self.driver.check(request.description.as_ref()).map_err(Refused)?;
-        let share = self.share(&request)?;
-        let mut guest = self.reserve(request, share)?;
+        let (share, model) = self.share(&request)?;
+        let mut guest = self.reserve(request, share, model)?;
         let started = self.bring_up(&mut guest);
         if let Err(why) = started {
             guest.note(format!("did not start: {why}"));
@@ -44,37 +46,45 @@ impl Host {
         Ok(guest.record.clone())
     }
 
-    /// Decides how the guest's memory is divided.
-    fn share(&self, request: &Request) -> Result<Share, Refused> {
+    /// Decides how the guest's memory is divided. Returns also the model whose prediction decided, if one did.
+    fn share(&self, request: &Request) -> Result<(Share, Option<ModelId>), Refused> {
         let (memory, local_min) = (request.memory(), self.settings.local_min);
-        let slice_size = self.capacity.slice_size();
-        match (request.pool_bytes, slice_size, self.predictor()) {
-            (Some(Bytes::ZERO), ..) => Ok(Share::local(memory, Why::Asked)),
+        let local = |why| Ok((Share::local(memory, why), None));
+        match (request.pool_bytes, self.capacity.slice_size(), self.predictor()) {
+            (Some(Bytes::ZERO), ..) => local(Why::Asked),
             (Some(_), None, _) => Err(Refused("no pool manager has answered yet; request no pool memory, or try again later".to_owned())),
-            (Some(pool), Some(slice), _) => share::requested(memory, pool, slice, local_min).ok_or_else(|| {
-                Refused(format!(
-                    "{} bytes of pool memory for a guest of {}: give a multiple of the slice size, {}, that leaves at least {} local",
-                    pool.0, memory.0, slice.0, local_min.0
-                ))
-            }),
-            (None, _, None) => Ok(Share::local(memory, Why::NoPrediction)),
-            (None, None, _) => Ok(Share::local(memory, Why::NoManager)),
+            (Some(pool), Some(slice), _) => {
+                let share = share::requested(memory, pool, slice, local_min).ok_or_else(|| {
+                    Refused(format!(
+                        "{} bytes of pool memory for a guest of {}: give a multiple of the slice size, {}, that leaves at least {} local",
+                        pool.0, memory.0, slice.0, local_min.0
+                    ))
+                })?;
+                Ok((share, None))
+            }
+            (None, _, None) => local(Why::NoPrediction),
+            (None, None, _) => local(Why::NoManager),
             (None, Some(slice), Some(predictor)) => {
                 let decision = self.predict(&predictor, &request.vm);
                 log::info!("guest {}: {decision:?}", request.name);
                 let share = share::predicted(memory, &decision, slice, local_min);
-                let is_left = share.why == Why::Untouched && self.models().is_some_and(|models| models.has_failed());
-                Ok(if is_left { Share::local(memory, Why::ModelFailed) } else { share })
+                if share.why != Why::Untouched {
+                    return Ok((share, None));
+                }
+                if self.models().is_some_and(|models| models.has_failed()) {
+                    return local(Why::ModelFailed);
+                }
+                // Of the models that predicted: those in use may have been replaced since.
+                Ok((share, predictor.untouched().map(Untouched::trained_until)))
             }
         }
     }
 
     /// Adds the guest to the table, where its local memory counts as used.
-    fn reserve(&self, request: Request, share: Share) -> Result<Claim<'_>, Refused> {
+    fn reserve(&self, request: Request, share: Share, model: Option<ModelId>) -> Result<Claim<'_>, Refused> {
         if let Some((name, why)) = self.damaged().into_iter().next() {
             return Err(Refused(format!("guest {name}: {why}. {DAMAGED}")));
         }
-        let model = self.models().filter(|_| share.why == Why::Untouched).and_then(|models| models.id());
         let mut table = self.table();
         if table.guests.contains_key(&request.name) {
             return Err(Refused(format!("there is a guest {} already; stop it first, or choose another name", request.name)));
