@@ -10,6 +10,7 @@ pub mod lifetimes;
 mod lives;
 #[cfg(feature = "sqlite")]
 mod packing;
+mod placements;
 mod rows;
 mod sink;
 mod vmtable;
@@ -118,6 +119,9 @@ fn read(path: &Path, sink: &mut Sink<'_>) -> Result<Source> {
         Start::Parquet => bitbrains::parquet(path, sink).map(|()| source("Bitbrains samples", Epoch::Unix, true)),
         Start::Text(head) if lives::is_line(&head) => {
             lives::read(&mut Rows::open(path, b',')?, sink).map(|()| source("guests of pool hosts", Epoch::Unix, true))
+        }
+        Start::Text(head) if placements::is_line(&head) => {
+            placements::read(path, sink).map(|()| source("log of a scheduler", Epoch::Unix, true))
         }
         Start::Text(head) => {
             let one_vm = bitbrains::is_one_vm(&head);

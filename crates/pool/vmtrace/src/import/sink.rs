@@ -15,7 +15,8 @@ use crate::vm::Vm;
 pub(super) const FORMATS: &str = "\
 supported are: Azure V1 and V2 `vmtable` (CSV of 11 columns without a header), Azure V1 by flavours (CSV with the header \
 arrival_s,batch,flavor,cores,memory_gb,...), AzureTracesForPacking2020 (SQLite), GWA-T-12 Bitbrains (semicolons, one VM per \
-file; a Parquet file of vm, ts, ...; or a summary with the header vm,n,t0,t1,...), lives.jsonl of pool hosts; each also as .gz";
+file; a Parquet file of vm, ts, ...; or a summary with the header vm,n,t0,t1,...), lives.jsonl of pool hosts, scheduler.log of a \
+scheduler; each also as .gz";
 
 /// Invalid rows that are reported in full.
 pub(super) const BAD_ROWS_REPORTED: usize = 10;

@@ -147,7 +147,7 @@ fn invalid_rows_are_counted_and_reported() {
     check(FLAVOURS, "600,0,g,2,3.5,0,0,9,8", "dur_lo_s 9 and dur_hi_s 8");
     check(FLAVOURS, "9223372036854775807,0,g,2,3.5,0,0,9,9", "arrival is 9223372036854775807 s");
     check(FLAVOURS, "600,0,g,0,3.5,0,0,9,9", "cores is 0");
-    check(FLAVOURS, &"x".repeat(70_000), "longer than 65536 bytes");
+    check(FLAVOURS, &"x".repeat(1_100_000), "longer than 1048576 bytes");
     check(FLAVOURS, "600,0,\"g,2,3.5,0,0,9,9", "a quote in it is not closed");
     check(FLAVOURS, "", "the line is empty");
     check(FLAVOURS, &",".repeat(64), "the row has 64 fields or more");
@@ -227,4 +227,29 @@ proptest! {
         prop_assert_eq!(read, 3 + rows.len() as u64);
         prop_assert_eq!(read, vms + bad);
     }
+}
+
+#[test]
+fn a_schedulers_log_is_a_trace_of_the_vms_that_were_placed() {
+    let request = |vm: &str| format!(r#"{{"vm":"{vm}","cores":2,"memory_bytes":{GB},"pool_bytes":0}}"#);
+    let on = r#"{"host":"a","nodes":[{"cores":2,"mib":1024}],"slices":0}"#;
+    let log = format!(
+        r#"{{"sequence":1,"time_ms":1000500,"who":"scheduler","event":{{"topology":{{"pools":[]}}}}}}
+{{"sequence":2,"time_ms":1000600,"who":"scheduler","event":{{"kept":{{"id":1,"request":{},"on":{on}}}}}}}
+{{"sequence":3,"time_ms":1002000,"who":"op","event":{{"decided":{{"id":2,"request":{},"on":{on}}}}}}}
+{{"sequence":4,"time_ms":1003000,"who":"op","event":{{"decided":{{"id":3,"request":{},"on":null}}}}}}
+{{"sequence":5,"time_ms":1004000,"who":"scheduler","event":{{"grantable":{{"pool":"p","slices":null}}}}}}
+{{"sequence":6,"time_ms":1060000,"who":"op","event":{{"ended":{{"vm":"two"}}}}}}
+{{"sequence":7,"time_ms":1060000,"who":"op","event":{{"ended":{{"vm":"unknown"}}}}}}
+"#,
+        request("one"),
+        request("two"),
+        request("refused"),
+    );
+    let (report, about, vms) = imported(&[log.as_bytes()], &options()).unwrap();
+    let seen: Vec<_> = vms.iter().map(|vm| (vm.arrival, vm.departure, vm.cores, vm.memory_bytes)).collect();
+    assert_eq!(seen, [(1_000, None, 2, Bytes(GB)), (1_002, Some(1_060), 2, Bytes(GB))]);
+    assert_eq!((report.formats.as_slice(), about.unix_time, about.ends), (["log of a scheduler"].as_slice(), true, 1_060));
+    assert_eq!(report.bad_rows_total, 1);
+    assert!(report.bad_rows[0].contains("line 7: unknown ended and was not placed"), "{:?}", report.bad_rows);
 }
