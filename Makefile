@@ -126,6 +126,11 @@ test-ledger-lies: toolchain ## the pool manager with lost, restored, copied and 
 	mkdir -p target/ledger-lies
 	LEDGER_LIES_RESULT=$(CURDIR)/target/ledger-lies/result.json cargo test --locked -p thermocline-manager --test ledger_lies -- --nocapture
 
+.PHONY: test-control-plane
+test-control-plane: toolchain ## 10,000 VMs on 1,000 hosts, placed live as simulated, by a scheduler that is killed fifty times; minutes; target/control-plane/result.json
+	mkdir -p target/control-plane
+	CONTROL_PLANE_RESULT=$(CURDIR)/target/control-plane/result.json cargo test --locked -p thermocline --test control_plane -- --ignored --nocapture
+
 .PHONY: test-manager-siege
 test-manager-siege: toolchain ## 1,024 hosts keep their leases while 10,000 clients without a certificate connect; a minute; target/siege/result.json
 	mkdir -p target/siege

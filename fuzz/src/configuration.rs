@@ -33,11 +33,12 @@ pub(crate) fn others(bytes: &[u8]) -> bool {
     let Some((which, text)) = bytes.split_first().and_then(|(which, rest)| Some((which, text(rest)?))) else { return false };
     // The files that a text may name beside itself do not exist.
     let path = Path::new("/nonexistent/fuzz");
-    match which % 5 {
+    match which % 6 {
         0 => pool_host::settings::Settings::parse(path, text).is_ok(),
         1 => manager::settings::Settings::parse(path, text).is_ok(),
         2 => pool_host::guest_file::parse(path, text, 1_800_000_000).is_ok(),
         3 => rollout::plan::Plan::parse(path, text).is_ok(),
+        5 => scheduler::settings::Settings::parse(path, text).is_ok(),
         _ => rollout::experiment::Group::parse(text).is_ok(),
     }
 }

@@ -28,7 +28,7 @@ pub struct Target {
 }
 
 /// All targets.
-pub const TARGETS: [Target; 15] = [
+pub const TARGETS: [Target; 16] = [
     Target {
         name: "kernel_files",
         reads: "files of /proc, /sys and cgroups; the first byte selects one",
@@ -45,7 +45,7 @@ pub const TARGETS: [Target; 15] = [
     Target { name: "bundle", reads: "bundles, which a store holds", run: configuration::bundle, guarded: false },
     Target {
         name: "settings",
-        reads: "settings of pool hosts, managers, guests and rollouts; the first byte selects one",
+        reads: "settings of pool hosts, managers, schedulers, guests and rollouts; the first byte selects one",
         run: configuration::others,
         guarded: false,
     },
@@ -58,6 +58,7 @@ pub const TARGETS: [Target; 15] = [
     Target { name: "tally", reads: "tallies of the fleet model", run: traces::tally, guarded: false },
     Target { name: "vm_trace", reads: "traces of VMs", run: traces::vms, guarded: true },
     Target { name: "model", reads: "models of the pool's predictions (ONNX)", run: pool::models, guarded: false },
+    Target { name: "placements", reads: "the log of a pool's scheduler, which is also replayed", run: pool::placements, guarded: false },
     Target { name: "audit", reads: "the pool manager's audit log", run: pool::audit, guarded: false },
 ];
 

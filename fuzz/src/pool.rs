@@ -19,3 +19,8 @@ pub(crate) fn audit(bytes: &[u8]) -> bool {
         manager::audit::read(path, |_| entries += 1).is_ok() && entries > 0
     })
 }
+
+/// A scheduler's log, each of whose decisions is made again.
+pub(crate) fn placements(bytes: &[u8]) -> bool {
+    with_file("scheduler.log", bytes, |path| scheduler::replay::check(path).is_ok_and(|replayed| replayed.decisions > 0))
+}

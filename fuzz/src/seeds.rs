@@ -35,6 +35,7 @@ pub fn seeds(target: &str) -> Vec<Vec<u8>> {
         "vm_trace" => vm_trace().into_iter().collect(),
         "model" => files("crates/pool/predict/testdata", &["untouched.onnx".to_owned(), "insensitive.onnx".to_owned()]),
         "audit" => texts(&[AUDIT]),
+        "placements" => vec![PLACEMENTS.as_bytes().to_vec()],
         _ => Vec::new(),
     }
 }
@@ -49,6 +50,12 @@ const HISTORY: &str = r#"{"boot_id": "boot", "scan_period_ms": 120000, "threshol
     "writes": {"level": 4096, "part": 0, "at_ms": 1}, "jobs": {}}"#;
 const AUDIT: &str = r#"{"sequence": 1, "time_ms": 1, "who": "manager", "what": "start", "outcome": "ok",
     "previous": "00000000000000000000000000000000", "link": "00000000000000000000000000000000"}"#;
+const PLACEMENTS: &str = r#"{"sequence":1,"time_ms":1,"who":"scheduler","event":{"topology":{"shape":{"nodes":1,"node_cores":4,"node_mib":4096},"slice_bytes":1073741824,"strategy":"pool_balance","pools":[{"name":"p","slices":2,"managed":true,"hosts":["a","b"]}]}}}
+{"sequence":2,"time_ms":2,"who":"scheduler","event":{"grantable":{"pool":"p","slices":2}}}
+{"sequence":3,"time_ms":3,"who":"op","event":{"decided":{"id":1,"request":{"vm":"one","cores":2,"memory_bytes":2147483648,"pool_bytes":1073741824},"on":{"host":"a","nodes":[{"cores":2,"mib":1024}],"slices":1}}}}
+{"sequence":4,"time_ms":4,"who":"op","event":{"drained":{"host":"a","drained":true}}}
+{"sequence":5,"time_ms":5,"who":"op","event":{"ended":{"vm":"one"}}}
+"#;
 const SENPAI: &str = r#"{"version": "1.0", "rulesets": [{"name": "memory", "detectors": [["x", {"name": "continue"}]],
     "actions": [{"name": "senpai", "args": {"cgroup": "workload.slice/*", "interval": "5"}}]}]}"#;
 const DAMO: &str = r#"[{"action": "pageout", "access_pattern": {"age": {"min": "30s"}}}]"#;
@@ -90,6 +97,7 @@ fn settings() -> Vec<Vec<u8>> {
         GUEST.to_owned(),
         rollout::plan::example(),
         "bundle=7,cluster=eu-*".to_owned(),
+        scheduler::settings::example(),
     ];
     (0..).zip(texts).map(|(which, text)| [vec![which], text.into_bytes()].concat()).collect()
 }

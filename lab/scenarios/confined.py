@@ -1,8 +1,8 @@
 """Every process of every product runs with the least privileges, and a dead thread restarts its service.
 
-A guest with systemd has the shipped units of the agent, the pool manager and the pool host. The host starts a guest of
-its own. For each process: user, capabilities, seccomp mode and no_new_privs, as the kernel reports them. Then one
-thread of each service exits while its process goes on.
+A guest with systemd has the shipped units of the agent, the pool manager, the pool host and the scheduler. The host
+starts a guest of its own. For each process: user, capabilities, seccomp mode and no_new_privs, as the kernel reports
+them. Then one thread of each service exits while its process goes on.
 """
 
 import json
@@ -21,11 +21,12 @@ UNITS = {
     "agent": "thermocline-agent.service",
     "manager": "thermocline-pool-manager.service",
     "host": "thermocline-pool-host.service",
+    "scheduler": "thermocline-pool-scheduler.service",
 }
-THREADS = {"agent": "scan", "manager": "maintenance", "host": "control"}
+THREADS = {"agent": "scan", "manager": "maintenance", "host": "control", "scheduler": "log"}
 """The thread of each product that exits."""
 EXPOSURE_MAX = 3.0
-CAPABILITIES_MAX = {"agent": 4, "manager": 0, "host": 6, "guest": 0}
+CAPABILITIES_MAX = {"agent": 4, "manager": 0, "host": 6, "scheduler": 0, "guest": 0}
 FIRST_USER = 1_879_048_192
 LOCAL_MIB = 128
 JOB = "/system.slice/work.service"
@@ -56,6 +57,23 @@ identity = "{_ETC}/pool/host-a"
 accelerator = "tcg"
 cpu = "max"
 overhead = "512MiB"
+"""
+_SCHEDULER = f"""\
+listen = "127.0.0.1:7445"
+log = "/var/lib/thermocline/pool/scheduler.log"
+operators = ["operator"]
+node_cores = 1
+node_memory = "512MiB"
+slice_size = "{SLICE_MIB}MiB"
+[tls]
+cert = "{_ETC}/pool/manager.pem"
+key = "{_ETC}/pool/manager.key"
+client_ca = "{_ETC}/pool/ca.pem"
+[[pools]]
+name = "pool"
+slices = 2
+manager = "https://127.0.0.1:7443"
+hosts = ["host-a"]
 """
 _VM = f'name = "vm"\ncores = 1\nmemory = "{LOCAL_MIB + SLICE_MIB}MiB"\npool = "{SLICE_MIB}MiB"\n'
 # Emulated guests translate code.
@@ -117,6 +135,7 @@ def _install(guest: Guest, files: list[str]) -> None:
     guest.run(["/usr/bin/thermocline", "pool", "certificates", f"{_ETC}/pool", "--host", "host-a"])
     guest.write(f"{_ETC}/pool-manager.toml", _MANAGER)
     guest.write(f"{_ETC}/pool-host.toml", _HOST)
+    guest.write(f"{_ETC}/pool-scheduler.toml", _SCHEDULER)
     programs.as_service(guest, "work.service", [programs.idle("idle", 16 * MIB), programs.hot("hot", 8 * MIB)])
     node.configure(guest, [node.Job(JOB)])
     guest.run(["systemctl", "daemon-reload"], timeout_s=120)

@@ -114,6 +114,13 @@ const EXAMPLES: &[&str] = &[
     "thermocline pool manager recover --config pool-manager.toml",
     "thermocline pool manager audit --config pool-manager.toml --verify",
     "thermocline pool manager openapi",
+    "thermocline pool scheduler --config pool-scheduler.toml",
+    "thermocline pool scheduler place vm-1 --cores 4 --memory 16GiB --pool 4GiB",
+    "thermocline pool scheduler end vm-1",
+    "thermocline pool scheduler drain host-1",
+    "thermocline pool scheduler restore host-1",
+    "thermocline pool scheduler status",
+    "thermocline pool scheduler replay scheduler.log --strategy best_fit",
     "thermocline pool certificates --host host-1 certificates",
     "thermocline pool status",
     "thermocline pool emc failed 0",
@@ -153,7 +160,8 @@ pub(crate) fn check_configuration(arguments: &Arguments, words: &[String]) -> Re
     let given = arguments.configuration.config.is_some() || !arguments.configuration.overrides.is_empty();
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
     // Daemons of a pool have a configuration of their own, under the same name.
-    if !given || !is_without_configuration(&words) || words.starts_with(&["pool", "manager"]) || words.starts_with(&["pool", "host"]) {
+    let of_daemon = ["manager", "scheduler", "host"].iter().any(|daemon| words.starts_with(&["pool", daemon]));
+    if !given || !is_without_configuration(&words) || of_daemon {
         return Ok(());
     }
     let what = format!(

@@ -13,6 +13,7 @@ mod host;
 mod import;
 mod manager;
 mod predict;
+mod scheduler;
 mod show;
 mod simulate;
 pub(crate) mod status;
@@ -27,6 +28,7 @@ pub(crate) fn run(format: Format, command: &PoolCommand) -> Result<ExitCode> {
     match command {
         PoolCommand::Doctor => return doctor::doctor(format),
         PoolCommand::Accesses(arguments) => return accesses::accesses(format, arguments),
+        PoolCommand::Scheduler(arguments) => return scheduler::scheduler(format, arguments),
         PoolCommand::Import(arguments) => return import::import(format, arguments),
         PoolCommand::Generate(arguments) => generate::generate(format, arguments)?,
         PoolCommand::Show(arguments) => show::show(&arguments.trace, format)?,

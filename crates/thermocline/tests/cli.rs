@@ -132,6 +132,7 @@ fn config_check_recognizes_every_kind_of_file() {
     for (name, kind) in [
         ("thermocline.toml", "agent"),
         ("pool-manager.toml", "pool-manager"),
+        ("pool-scheduler.toml", "pool-scheduler"),
         ("pool-host.toml", "pool-host"),
         ("rollout-plan.toml", "rollout-plan"),
     ] {
@@ -141,7 +142,7 @@ fn config_check_recognizes_every_kind_of_file() {
     }
     let directory = tempfile::tempdir().unwrap();
     let unclear = file(directory.path(), "x.toml", "");
-    check(&["config", "check", &unclear], 1, &[], &["--as agent|pool-manager|pool-host|pool-guest|rollout-plan"]);
+    check(&["config", "check", &unclear], 1, &[], &["--as agent|pool-manager|pool-scheduler|pool-host|pool-guest|rollout-plan"]);
     let plan = file(directory.path(), "x.toml", "contro = \"5%\"\nsettle = \"1h\"\n");
     check(&["config", "check", &plan], 1, &[], &["checked as rollout-plan", "x.toml, line 1", "perhaps control is meant"]);
 }

@@ -4,7 +4,7 @@
 use std::path::PathBuf;
 use std::process::Command;
 
-const UNITS: [&str; 2] = ["thermocline-pool-manager.service", "thermocline-pool-host.service"];
+const UNITS: [&str; 3] = ["thermocline-pool-manager.service", "thermocline-pool-host.service", "thermocline-pool-scheduler.service"];
 
 fn unit(name: &str) -> String {
     std::fs::read_to_string(PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../deploy").join(name)).unwrap()
@@ -25,7 +25,7 @@ fn what_units_start_is_a_command_of_this_program() {
         // What comes before is read first, and refused if it is not known.
         let output = Command::new(env!("CARGO_BIN_EXE_thermocline")).args(words).arg("--help").output().unwrap();
         assert!(output.status.success(), "{name}: {}", String::from_utf8_lossy(&output.stderr));
-        // Both notify readiness.
+        // Each notifies readiness.
         assert_eq!(values(&text, "Type"), ["notify"], "{name}");
     }
 }

@@ -38,6 +38,7 @@ pub(crate) struct Check {
 enum Kind {
     Agent,
     PoolManager,
+    PoolScheduler,
     PoolHost,
     PoolGuest,
     RolloutPlan,
@@ -48,6 +49,7 @@ impl Kind {
         match self {
             Self::Agent => &config::SCHEMA,
             Self::PoolManager => &::manager::settings::SCHEMA,
+            Self::PoolScheduler => &::scheduler::settings::SCHEMA,
             Self::PoolHost => &pool_host::settings::SCHEMA,
             Self::PoolGuest => &pool_host::guest_file::SCHEMA,
             Self::RolloutPlan => &::rollout::plan::SCHEMA,
@@ -58,6 +60,7 @@ impl Kind {
         match self {
             Self::Agent => Config::load(Some(file), &[]).map(drop),
             Self::PoolManager => ::manager::settings::Settings::load(file).map(drop),
+            Self::PoolScheduler => ::scheduler::settings::Settings::load(file).map(drop),
             Self::PoolHost => pool_host::settings::Settings::load(file).map(drop),
             Self::PoolGuest => pool_host::guest_file::load(file, 0).map(drop),
             Self::RolloutPlan => {

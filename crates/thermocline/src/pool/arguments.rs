@@ -41,6 +41,8 @@ pub(crate) enum PoolCommand {
     /// Mark an EMC of a running manager as failed or repaired
     #[command(subcommand)]
     Emc(super::status::Emc),
+    /// Run the scheduler of a cluster with pools, which chooses the host of each VM by the rules of `simulate`, and its clients
+    Scheduler(super::scheduler::Scheduler),
     /// Run a host of a pool: start guests with pool memory, monitor them, and mitigate mispredictions
     Host(super::host::Host),
     /// Manage the guests of the host daemon on this machine

@@ -1,0 +1,120 @@
+//! Decisions of a log, made again: to check them, and to ask what another policy would have done.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use placement::Strategy;
+use serde::Serialize;
+
+use crate::event::{Entry, Event, Host, Topology};
+pub use crate::log_file::Error;
+use crate::log_file::{self, follow};
+use crate::state::{Inconsistent, State};
+
+/// Most decisions that are listed.
+const SHOWN_MAX: usize = 20;
+
+/// A decision that is not the recorded one.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Difference {
+    /// Number of the entry.
+    pub sequence: u64,
+    /// Name of the VM.
+    pub vm: String,
+    /// The host of the log; `None` if it was refused.
+    pub recorded: Option<Host>,
+    /// The host now.
+    pub replayed: Option<Host>,
+}
+
+/// The result of a replay.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Replayed {
+    /// Decisions in the log.
+    pub decisions: u64,
+    /// Of them, those that differ now.
+    pub differ: u64,
+    /// Requests that no host could hold, by the log.
+    pub refused_recorded: u64,
+    /// The same, now.
+    pub refused_replayed: u64,
+    /// Requests that got less pool memory than they could have had, by the log.
+    pub local_recorded: u64,
+    /// The same, now.
+    pub local_replayed: u64,
+    /// The first decisions that differ.
+    pub differences: Vec<Difference>,
+}
+
+/// Makes every decision of a log again, each from the recorded state before it. A log that this program wrote has none that
+/// differ.
+///
+/// # Errors
+/// [`enum@Error`]
+pub fn check(path: &Path) -> Result<Replayed, Error> {
+    let (mut result, mut state) = (Replayed::default(), None);
+    log_file::read(path, |entry| {
+        if let (Some(before), Event::Decided { .. }) = (&state, &entry.event) {
+            result.compare(before, &entry);
+        }
+        follow(&mut state, &entry.event)
+    })?;
+    Ok(result)
+}
+
+/// Decides all requests of a log again by another policy. VMs stay where it places them, and those that it refuses do not
+/// run. What the pools' managers could assign is not what they could have assigned then, so slices are only counted.
+///
+/// # Errors
+/// [`enum@Error`]
+pub fn what_if(path: &Path, strategy: Strategy) -> Result<Replayed, Error> {
+    let (mut result, mut state) = (Replayed::default(), None::<State>);
+    let mut absent = BTreeSet::new();
+    log_file::read(path, |Entry { sequence, time_ms, who, event }| {
+        let event = match event {
+            Event::Topology(topology) => Event::Topology(with(topology, strategy)),
+            Event::Grantable { .. } => return Ok(()),
+            Event::Ended { vm } if absent.remove(&vm) => return Ok(()),
+            Event::Decided { id, request, on } => {
+                let Some(before) = &state else { return Err(Inconsistent("a log begins with a topology".to_owned())) };
+                let now =
+                    result.compare(before, &Entry { sequence, time_ms, who, event: Event::Decided { id, request: request.clone(), on } });
+                if now.is_none() {
+                    absent.insert(request.vm.clone());
+                }
+                Event::Decided { id, request, on: now }
+            }
+            other => other,
+        };
+        follow(&mut state, &event)
+    })?;
+    Ok(result)
+}
+
+fn with(topology: Topology, strategy: Strategy) -> Topology {
+    let pools = topology.pools.into_iter().map(|pool| crate::PoolOfHosts { managed: false, ..pool }).collect();
+    Topology { strategy, pools, ..topology }
+}
+
+impl Replayed {
+    /// Decides a recorded request again, and counts. Returns the host now.
+    fn compare(&mut self, before: &State, entry: &Entry) -> Option<Host> {
+        let Event::Decided { id, request, on: recorded } = &entry.event else { return None };
+        let replayed = before.place(*id, request);
+        self.decisions += 1;
+        self.refused_recorded += u64::from(recorded.is_none());
+        self.refused_replayed += u64::from(replayed.is_none());
+        let wanted = before.slices(request);
+        let all_local = |on: &Option<Host>| u64::from(on.as_ref().is_some_and(|on| on.slices < wanted));
+        self.local_recorded += all_local(recorded);
+        self.local_replayed += all_local(&replayed);
+        if replayed != *recorded {
+            self.differ += 1;
+            if self.differences.len() < SHOWN_MAX {
+                let (sequence, vm) = (entry.sequence, request.vm.clone());
+                self.differences.push(Difference { sequence, vm, recorded: recorded.clone(), replayed: replayed.clone() });
+            }
+        }
+        replayed
+    }
+}

@@ -1,0 +1,128 @@
+//! What the scheduler says of its state.
+
+use units::{Bytes, Slices};
+
+use super::{State, Vm};
+use crate::api::{Code, HostView, Placed, PoolView, Refusal, Status, VmList, VmRequest};
+use crate::event::Topology;
+
+impl State {
+    pub(crate) fn topology(&self) -> &Topology {
+        &self.topology
+    }
+
+    /// The answer to the request of a VM that runs.
+    pub(crate) fn placed(&self, vm: &Vm) -> Placed {
+        Placed {
+            vm: vm.request.vm.clone(),
+            host: self.name(vm.placement.server).to_owned(),
+            local_bytes: Bytes(vm.placement.nodes.iter().map(|node| u64::from(node.mib) << 20).sum()),
+            pool_slices: vm.slices,
+            nodes: vm.placement.nodes[..usize::from(self.topology.shape.nodes)].to_vec(),
+            reason: self.reason(vm),
+        }
+    }
+
+    /// What a pool's manager can assign to one VM, `None` if it does not answer; `None` if there is no such pool.
+    pub(crate) fn grantable(&self, pool: &str) -> Option<Option<Slices>> {
+        let of = self.topology.pools.iter().position(|known| known.name == pool)?;
+        Some(self.pools[of].grantable)
+    }
+
+    /// The answer for a VM by its name.
+    pub(crate) fn vm(&self, name: &str) -> Result<Placed, Refusal> {
+        self.vms.get(name).map(|vm| self.placed(vm)).ok_or_else(|| missing(&format!("VM {name}")))
+    }
+
+    fn reason(&self, vm: &Vm) -> String {
+        let server = vm.placement.server;
+        let pool = self.topology.pools.get(self.fleet.pool_of(server).0 as usize).map_or("", |pool| &pool.name);
+        let mut reason = if self.drained.contains(self.name(server)) {
+            "the host is drained".to_owned()
+        } else {
+            let (cores, mib) = self.fleet.free(server);
+            format!("{}: {cores} cores and {} stay free", self.topology.strategy, Bytes(mib << 20))
+        };
+        if vm.placement.spans() {
+            reason += "; it fits on no single NUMA node";
+        }
+        let wanted = self.slices(&vm.request);
+        if vm.slices < wanted {
+            reason += &format!("; no host that can hold it has a pool that can give {wanted} slices, so its memory is local");
+        } else if vm.slices > Slices::ZERO {
+            reason += &format!("; {} slices of {pool}", vm.slices);
+        }
+        reason
+    }
+
+    /// Why no host can hold a VM.
+    pub(crate) fn full(&self, request: &VmRequest) -> Refusal {
+        let all_local = self.dimensions(0, request, Slices::ZERO);
+        let mut lacking = [(0u32, "free cores"), (0, "free local memory")];
+        let up = self.numbers.iter().filter(|(host, _)| !self.drained.contains(*host));
+        for (_, &number) in up {
+            let (cores, _) = self.fleet.free(number);
+            lacking[usize::from(cores >= all_local.cores)].0 += 1;
+        }
+        let mut parts: Vec<String> =
+            lacking.iter().filter(|(hosts, _)| *hosts > 0).map(|(hosts, what)| format!("{hosts} hosts have not enough {what}")).collect();
+        if !self.drained.is_empty() {
+            parts.push(format!("{} are drained", self.drained.len()));
+        }
+        let message = format!("no host can hold {}: {}; end other VMs, or add hosts", request.vm, parts.join(", "));
+        Refusal { error: Code::Full, message }
+    }
+
+    pub(crate) fn list(&self) -> VmList {
+        VmList { vms: self.vms.values().map(|vm| self.placed(vm)).collect() }
+    }
+
+    /// Status of one host.
+    pub(crate) fn host(&self, name: &str) -> Result<HostView, Refusal> {
+        let number = *self.numbers.get(name).ok_or_else(|| missing(&format!("host {name}")))?;
+        let vms = self.vms.values().filter(|vm| vm.placement.server == number).count();
+        Ok(self.host_view(name, number, u32::try_from(vms).unwrap_or(u32::MAX)))
+    }
+
+    fn host_view(&self, name: &str, number: u32, vms: u32) -> HostView {
+        let pool = self.topology.pools.get(self.fleet.pool_of(number).0 as usize);
+        let (free_cores, mib) = self.fleet.free(number);
+        HostView {
+            host: name.to_owned(),
+            pool: pool.map(|pool| pool.name.clone()).unwrap_or_default(),
+            drained: self.drained.contains(name),
+            vms,
+            free_cores,
+            free_bytes: Bytes(mib << 20),
+        }
+    }
+
+    pub(crate) fn status(&self, log_error: Option<String>) -> Status {
+        let mut counts = vec![0u32; self.names.len()];
+        for vm in self.vms.values() {
+            counts[vm.placement.server as usize] += 1;
+        }
+        let pools = self.topology.pools.iter().zip(&self.pools).zip(&self.spaces);
+        Status {
+            strategy: self.topology.strategy.to_string(),
+            vms: self.vms.len() as u64,
+            refused: self.refused,
+            pools: pools
+                .map(|((of, pool), space)| PoolView {
+                    pool: of.name.clone(),
+                    slices: of.slices,
+                    used: pool.used,
+                    grantable: space.grantable,
+                    answers: !of.managed || pool.grantable.is_some(),
+                })
+                .collect(),
+            hosts: self.numbers.iter().map(|(name, &number)| self.host_view(name, number, counts[number as usize])).collect(),
+            log_error,
+        }
+    }
+}
+
+/// The refusal of a request about what does not exist.
+pub(crate) fn missing(what: &str) -> Refusal {
+    Refusal { error: Code::NotFound, message: format!("there is no {what}") }
+}
