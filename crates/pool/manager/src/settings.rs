@@ -155,11 +155,7 @@ impl Settings {
         let service: Service = document.get();
         let emcs: Vec<Emc> = document.list(Emc::TABLE.name).map(Emc::read).collect();
         check(&mut document, &service, &emcs);
-        let tls = document.optional::<Tls>().map(|Tls { cert, key, client_ca }| Tls {
-            cert: document.resolve(&cert),
-            key: document.resolve(&key),
-            client_ca: document.resolve(&client_ca),
-        });
+        let tls = Tls::of(&mut document);
         let settings = Self {
             listen: service.listen,
             tls,
@@ -225,6 +221,18 @@ impl Settings {
     #[must_use]
     pub fn terms(&self) -> Terms {
         Terms { lease: self.lease, hosts: self.hosts.clone() }
+    }
+}
+
+impl Tls {
+    /// Reads the table, with its paths resolved; `None` without it.
+    #[must_use]
+    pub fn of(document: &mut Document) -> Option<Self> {
+        document.optional::<Self>().map(|Self { cert, key, client_ca }| Self {
+            cert: document.resolve(&cert),
+            key: document.resolve(&key),
+            client_ca: document.resolve(&client_ca),
+        })
     }
 }
 

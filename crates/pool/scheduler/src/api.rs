@@ -32,7 +32,7 @@ pub struct Placed {
     pub pool_slices: Slices,
     /// Cores and local memory on each NUMA node of the host.
     pub nodes: Vec<Node>,
-    /// Why this host, and why less pool memory than requested, for operators.
+    /// The policy, why it has less pool memory than requested, and what is free beside it now, for operators.
     pub reason: String,
 }
 
@@ -86,9 +86,9 @@ pub struct HostView {
     pub drained: bool,
     /// Number of its VMs.
     pub vms: u32,
-    /// Free cores.
+    /// Cores that new VMs can get; none while it is drained.
     pub free_cores: u32,
-    /// Free local memory.
+    /// Local memory that new VMs can get; none while it is drained.
     pub free_bytes: Bytes,
 }
 

@@ -69,8 +69,11 @@ impl Service<Peer> for Api {
 
     fn route(&self, peer: &Peer, head: &Parts) -> Result<Admitted, Answer> {
         let operation = find(head.method.as_str(), head.uri.path()).map_err(|refused| refuse(&refused))?;
-        let who = self.operators.iter().find(|name| peer.is(name)).cloned();
-        let who = who.or_else(|| matches!(peer, Peer::Trusted).then(|| "loopback".to_owned()));
+        let who = match peer {
+            // A name that nothing has shown does not belong in the log.
+            Peer::Trusted => Some("loopback".to_owned()),
+            Peer::Certificate(_) => self.operators.iter().find(|name| peer.is(name)).cloned(),
+        };
         let forbidden = || refuse(&refusal(Code::Forbidden, "this certificate is not for an operator; see operators in the configuration"));
         Ok(Admitted { operation, who: who.ok_or_else(forbidden)? })
     }

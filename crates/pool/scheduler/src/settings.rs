@@ -130,11 +130,7 @@ impl Settings {
         let service: Service = document.get();
         let pools: Vec<PoolTable> = document.list(PoolTable::TABLE.name).map(PoolTable::read).collect();
         check(&mut document, &service, &pools);
-        let tls = document.optional::<Tls>().map(|Tls { cert, key, client_ca }| Tls {
-            cert: document.resolve(&cert),
-            key: document.resolve(&key),
-            client_ca: document.resolve(&client_ca),
-        });
+        let tls = Tls::of(&mut document);
         let settings = Self {
             listen: service.listen,
             tls,

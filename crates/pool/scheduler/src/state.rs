@@ -49,8 +49,6 @@ pub(crate) struct State {
     numbers: BTreeMap<String, u32>,
     fleet: Fleet,
     pools: Vec<Pool>,
-    /// The free space of each pool, derived from `pools`.
-    spaces: Vec<PoolSpace>,
     drained: BTreeSet<String>,
     vms: BTreeMap<String, Vm>,
     requests: u64,
@@ -104,10 +102,10 @@ impl State {
 
     /// Chooses a host: with the requested slices, else with all memory local, as the simulator does.
     pub(crate) fn place(&self, id: u64, request: &VmRequest) -> Option<Host> {
-        let wanted = self.slices(request);
+        let (wanted, spaces) = (self.slices(request), self.spaces());
         let attempts = [Some(wanted), (wanted > Slices::ZERO).then_some(Slices::ZERO)];
         attempts.into_iter().flatten().find_map(|slices| {
-            let placement = self.fleet.choose(&self.dimensions(id, request, slices), &self.spaces, &self.topology.strategy)?;
+            let placement = self.fleet.choose(&self.dimensions(id, request, slices), &spaces, &self.topology.strategy)?;
             let nodes = placement.nodes[..usize::from(self.topology.shape.nodes)].to_vec();
             Some(Host { host: self.name(placement.server).to_owned(), nodes, slices })
         })
@@ -146,10 +144,8 @@ impl State {
             Event::Ended { vm } => self.end(vm)?,
             Event::Drained { host, drained } => self.drain(host, *drained)?,
             Event::Grantable { pool, slices } => {
-                let of = self.topology.pools.iter().position(|known| known.name == *pool);
-                let of = of.ok_or_else(|| Inconsistent(format!("there is no pool {pool}")))?;
+                let of = self.pool_number(pool).ok_or_else(|| Inconsistent(format!("there is no pool {pool}")))?;
                 self.pools[of].grantable = *slices;
-                self.update_space(of);
             }
         }
         Ok(())
@@ -199,17 +195,23 @@ impl State {
         let pool = self.fleet.pool_of(server).0 as usize;
         if let Some(of) = self.pools.get_mut(pool) {
             of.used = change(of.used);
-            self.update_space(pool);
         }
     }
 
-    /// Slices in release are missing from what a manager can assign, and a VM that was placed a moment ago is not: the
-    /// smaller of both counts.
-    fn update_space(&mut self, pool: usize) {
-        let (of, Pool { used, grantable }) = (&self.topology.pools[pool], self.pools[pool]);
-        let counted = of.slices.saturating_sub(used);
-        let grantable = if of.managed { grantable.unwrap_or(Slices::ZERO).min(counted) } else { counted };
-        self.spaces[pool] = PoolSpace { grantable, capacity: of.slices };
+    fn pool_number(&self, name: &str) -> Option<usize> {
+        self.topology.pools.iter().position(|pool| pool.name == name)
+    }
+
+    /// The free space of each pool. Slices in release are missing from what a manager can assign, and a VM that was placed a
+    /// moment ago is not: the smaller of both counts.
+    fn spaces(&self) -> Vec<PoolSpace> {
+        let pools = self.topology.pools.iter().zip(&self.pools);
+        let space = pools.map(|(of, Pool { used, grantable })| {
+            let counted = of.slices.saturating_sub(*used);
+            let grantable = if of.managed { grantable.unwrap_or(Slices::ZERO).min(counted) } else { counted };
+            PoolSpace { grantable, capacity: of.slices }
+        });
+        space.collect()
     }
 }
 

@@ -185,7 +185,8 @@ fn serve(arguments: &Serve) -> Result<()> {
 
 fn placed_line(placed: &Placed) -> String {
     let Placed { vm, host, local_bytes, pool_slices, reason, .. } = placed;
-    let nodes: Vec<String> = (0..).zip(&placed.nodes).filter(|(_, node)| node.cores > 0).map(|(at, _): (u32, _)| at.to_string()).collect();
+    let nodes: Vec<String> =
+        (0..).zip(&placed.nodes).filter(|(_, node)| node.cores > 0 || node.mib > 0).map(|(at, _): (u32, _)| at.to_string()).collect();
     format!("{vm}: {host}, NUMA node {}; {local_bytes} local, {pool_slices} slices\n{reason}\n", nodes.join(" and "))
 }
 

@@ -16,10 +16,9 @@ struct Size {
     per_pool: u32,
     vms: u64,
     kills: u32,
+    /// Longest time from a kill of the scheduler to the next answer, in seconds; `None` where other work may delay it.
+    failover_max: Option<f64>,
 }
-
-/// Longest time from a kill of the scheduler to its next answer, in seconds.
-const FAILOVER_MAX: f64 = 2.0;
 
 fn run(size: Size) {
     let plan = simulated::plan(&size);
@@ -47,19 +46,20 @@ fn run(size: Size) {
     assert!(outcome.lost.is_empty(), "{:?}", outcome.lost);
     assert_eq!((outcome.as_simulated, outcome.double_owned, outcome.replay_differs), (size.vms, 0, 0));
     assert_eq!(outcome.failovers.len(), size.kills as usize);
-    assert!(outcome.failovers.iter().all(|&seconds| seconds < FAILOVER_MAX), "{:?}", outcome.failovers);
+    let within = |seconds: &f64| size.failover_max.is_none_or(|most| *seconds < most);
+    assert!(outcome.failovers.iter().all(within), "{:?}", outcome.failovers);
     // The test is of a cluster that is short: some VMs fit nowhere, and some get no slices.
     assert!(outcome.refused > 0 && plan.iter().any(simulated::Planned::fell_back), "the cluster is not short of anything");
 }
 
 #[test]
 fn vms_are_placed_as_simulated_while_the_scheduler_is_killed() {
-    run(Size { hosts: 24, per_pool: 16, vms: 300, kills: 3 });
+    run(Size { hosts: 24, per_pool: 16, vms: 300, kills: 3, failover_max: None });
 }
 
 /// `make test-control-plane`.
 #[test]
 #[ignore = "takes minutes"]
 fn a_thousand_hosts_and_ten_thousand_vms() {
-    run(Size { hosts: 1_000, per_pool: 32, vms: 10_000, kills: 50 });
+    run(Size { hosts: 1_000, per_pool: 32, vms: 10_000, kills: 50, failover_max: Some(2.0) });
 }

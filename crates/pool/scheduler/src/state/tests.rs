@@ -42,7 +42,7 @@ fn a_vm_gets_slices_where_a_pool_has_them_and_local_memory_elsewhere() {
     // Only one slice is left, and the manager of the other pool does not answer.
     let second = request("two", 2, 6, 3);
     assert_eq!(decide(&mut state, &second), on("a", 0));
-    assert!(state.vm("two").unwrap().reason.contains("no host that can hold it has a pool that can give 3 slices"));
+    assert!(state.vm("two").unwrap().reason.contains("no host that could hold it had a pool that could give 3 slices"));
     state.apply(&Event::Grantable { pool: "managed".to_owned(), slices: Some(Slices(3)) }).unwrap();
     assert_eq!(decide(&mut state, &request("three", 2, 6, 3)), on("c", 3));
     // Less than what is counted: slices in release.

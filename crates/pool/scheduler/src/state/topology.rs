@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use placement::{Fleet, PoolSpace};
+use placement::Fleet;
 use units::Slices;
 
 use super::{Inconsistent, Pool, State};
@@ -49,13 +49,8 @@ impl State {
             }
         }
         let pools = vec![Pool { used: Slices::ZERO, grantable: None }; topology.pools.len()];
-        let spaces = vec![PoolSpace::default(); pools.len()];
         let (drained, vms) = (BTreeSet::new(), BTreeMap::new());
-        let mut state = Self { topology, names, numbers, fleet, pools, spaces, drained, vms, requests: 0, refused: 0 };
-        for pool in 0..state.pools.len() {
-            state.update_space(pool);
-        }
-        Ok(state)
+        Ok(Self { topology, names, numbers, fleet, pools, drained, vms, requests: 0, refused: 0 })
     }
 
     /// Continues with other hosts, pools or another policy. Every VM stays on its host.

@@ -25,8 +25,7 @@ impl State {
 
     /// What a pool's manager can assign to one VM, `None` if it does not answer; `None` if there is no such pool.
     pub(crate) fn grantable(&self, pool: &str) -> Option<Option<Slices>> {
-        let of = self.topology.pools.iter().position(|known| known.name == pool)?;
-        Some(self.pools[of].grantable)
+        self.pool_number(pool).map(|of| self.pools[of].grantable)
     }
 
     /// The answer for a VM by its name.
@@ -34,6 +33,7 @@ impl State {
         self.vms.get(name).map(|vm| self.placed(vm)).ok_or_else(|| missing(&format!("VM {name}")))
     }
 
+    /// Why a VM is where it is. What was so when it was placed is in the past tense: it is asked for later as well.
     fn reason(&self, vm: &Vm) -> String {
         let server = vm.placement.server;
         let pool = self.topology.pools.get(self.fleet.pool_of(server).0 as usize).map_or("", |pool| &pool.name);
@@ -41,14 +41,14 @@ impl State {
             "the host is drained".to_owned()
         } else {
             let (cores, mib) = self.fleet.free(server);
-            format!("{}: {cores} cores and {} stay free", self.topology.strategy, Bytes(mib << 20))
+            format!("{}: {cores} cores and {} are free there now", self.topology.strategy, Bytes(mib << 20))
         };
         if vm.placement.spans() {
-            reason += "; it fits on no single NUMA node";
+            reason += "; it fitted on no single NUMA node";
         }
         let wanted = self.slices(&vm.request);
         if vm.slices < wanted {
-            reason += &format!("; no host that can hold it has a pool that can give {wanted} slices, so its memory is local");
+            reason += &format!("; no host that could hold it had a pool that could give {wanted} slices, so its memory is local");
         } else if vm.slices > Slices::ZERO {
             reason += &format!("; {} slices of {pool}", vm.slices);
         }
@@ -102,7 +102,7 @@ impl State {
         for vm in self.vms.values() {
             counts[vm.placement.server as usize] += 1;
         }
-        let pools = self.topology.pools.iter().zip(&self.pools).zip(&self.spaces);
+        let pools = self.topology.pools.iter().zip(&self.pools).zip(self.spaces());
         Status {
             strategy: self.topology.strategy.to_string(),
             vms: self.vms.len() as u64,
