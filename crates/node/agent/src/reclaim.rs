@@ -16,7 +16,7 @@ use crate::savings::Requests;
 pub struct Counted {
     /// `memory.current`.
     current: Bytes,
-    /// Charged to swap, including zswap.
+    /// Charged to swap, including zswap, without what zswap refused: that stays in DRAM.
     pub swapped: Bytes,
     /// DRAM of the compressed pool.
     pool: Bytes,
@@ -32,8 +32,10 @@ pub struct Counted {
     shared: Bytes,
     /// Page cache.
     pub file: Bytes,
-    /// The swap cache.
+    /// The swap cache, without what zswap refused.
     pub cached: Bytes,
+    /// The swap cache of a job whose pages may not go past zswap: what zswap refused, and what was swapped in.
+    pub refused: Bytes,
     /// Memory under writeback, to swap devices as well.
     pub writeback: Bytes,
     /// Pages that zswap refused, ever.
@@ -46,10 +48,13 @@ pub struct Counted {
 /// Any error of the cgroup's files.
 pub fn count(job: &Job, context: &Context) -> kernel::Result<Counted> {
     let stat = job.cgroup.stat()?;
+    let in_cache = stat.swapcached.unwrap_or_default();
+    // Where pages may go to a device, they are on their way there, and leave DRAM later.
+    let (cached, refused) = if stays_in_zswap(job, context)? { (Bytes::ZERO, in_cache) } else { (in_cache, Bytes::ZERO) };
     let rejected = Zswap::probe(&context.kernel.roots).and_then(|zswap| zswap.rejected()).unwrap_or_default();
     Ok(Counted {
         current: job.cgroup.current()?,
-        swapped: job.cgroup.swap_current()?.unwrap_or_default(),
+        swapped: job.cgroup.swap_current()?.unwrap_or_default() - refused,
         pool: stat.zswap.unwrap_or_default(),
         zswapped: stat.zswapped.unwrap_or_default(),
         incompressible: stat.zswap_incomp.unwrap_or_default(),
@@ -58,10 +63,19 @@ pub fn count(job: &Job, context: &Context) -> kernel::Result<Counted> {
         anon: stat.anon.unwrap_or_default() + stat.shmem.unwrap_or_default(),
         shared: stat.shmem.unwrap_or_default(),
         file: stat.file.unwrap_or_default() - stat.shmem.unwrap_or_default(),
-        cached: stat.swapcached.unwrap_or_default(),
+        cached,
+        refused,
         writeback: stat.file_writeback.unwrap_or_default(),
         rejected,
     })
+}
+
+/// Whether a page of the job that zswap does not store stays in DRAM. The kernel keeps it in the swap cache then, and charges it to swap.
+///
+/// # Errors
+/// Any error of the cgroup's files.
+pub fn stays_in_zswap(job: &Job, context: &Context) -> kernel::Result<bool> {
+    Ok(context.machine.zswap_enabled && !job.cgroup.may_pass_zswap()?)
 }
 
 /// Accounts what a step moved, and charges what it wrote to the write budgets: at once, so that the next step stays within them.

@@ -2,7 +2,7 @@
 //!
 //! A request with swappiness 200 prefers anonymous memory. Where the kernel cannot swap, it reclaims page cache to the amount that was
 //! asked for: swap space is full, `memory.swap.max` of the job or an ancestor is reached, or zswap refuses pages that may not be
-//! written to the device. (MGLRU does the same with `swappiness=max` before a fix of August 2026.) So a request is limited to the room in
+//! written to the device: its pool is full, or `memory.zswap.max` is reached. (MGLRU does the same with `swappiness=max` before a fix of August 2026.) So a request is limited to the room in
 //! swap beforehand ([`limit`]), and what left DRAM is compared by kind afterwards ([`took_page_cache`]), because not all of the kernel's
 //! reasons can be read.
 
@@ -12,13 +12,16 @@ use units::{Bytes, Pages};
 use crate::context::Context;
 use crate::controllers::tiering::refused::PERIODS;
 use crate::job::Job;
-use crate::reclaim::Counted;
+use crate::reclaim::{Counted, stays_in_zswap};
 
 /// The kernel may reclaim twice what it was asked for.
 const OVERSHOOT: u64 = 2;
 
 /// Less room than this is not used: the kernel allocates swap slots in clusters for each CPU, so the last ones are not free to all.
 const ROOM_MIN: Bytes = Bytes::mib(1);
+
+/// Less room than this in zswap is not used: a request would be for fewer pages than the kernel isolates at once.
+const ZSWAP_ROOM_MIN: Bytes = Bytes(512 << 10);
 
 /// The largest request for swap-backed memory of a job, up to `wanted`; zero if swap has no room for it beyond the share that stays
 /// free on the machine ([`Killers::swap_reserve`](crate::killers::Killers::swap_reserve)).
@@ -29,6 +32,9 @@ pub fn limit(job: &Job, context: &Context, wanted: Pages) -> Result<Pages> {
     let free = meminfo::read(&context.kernel.roots)?.swap_free;
     let room = job.cgroup.swap_room()?.min(free);
     let usable = if room < ROOM_MIN { Bytes::ZERO } else { room.min(free - context.machine.swap_reserve_bytes) };
+    // Compressed, a page takes no more than its size.
+    let in_zswap = if stays_in_zswap(job, context)? { job.cgroup.zswap_room()? } else { Bytes(u64::MAX) };
+    let usable = if in_zswap < ZSWAP_ROOM_MIN { Bytes::ZERO } else { usable.min(in_zswap) };
     let most = Bytes(usable.0 / OVERSHOOT);
     Ok(wanted.min(most.to_pages(kernel::page_size())))
 }
@@ -39,8 +45,8 @@ pub fn is_full(job: &mut Job, context: &mut Context) {
     if !job.tiering.refused.holds(now) {
         job.tiering.refused.rest_at_once(now, context.config.agent.control_period);
         let what = format!(
-            "swap has no room: memory.swap.max of the job or of a cgroup above it is reached, or the swap devices are full; \
-             tried again in {PERIODS} control periods"
+            "swap has no room: memory.swap.max or memory.zswap.max of the job or of a cgroup above it is reached, or the swap devices are \
+             full; tried again in {PERIODS} control periods"
         );
         context.event(Some(job.path()), what);
     }

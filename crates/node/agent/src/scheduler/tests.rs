@@ -30,6 +30,7 @@ mod recorded;
 mod reloaded;
 mod scanning;
 mod slowdown;
+mod swap_room;
 mod trials;
 
 const JOB: &str = "/a";

@@ -46,13 +46,53 @@ impl Cgroup {
     /// # Errors
     /// As [`Cgroup::current`], for the cgroup itself or an ancestor.
     pub fn swap_room(&self) -> Result<Bytes> {
-        let mut room = self.own_swap_room()?;
+        let mut room = Bytes(u64::MAX);
+        self.at_each_level(|level| {
+            room = room.min(level.own_swap_room()?);
+            Ok(())
+        })?;
+        Ok(room)
+    }
+
+    /// Whether pages of the cgroup that zswap does not store may be written to a swap device: `memory.zswap.writeback`, its own and its
+    /// ancestors'. Applies while zswap is enabled (`mem_cgroup_zswap_writeback_enabled` in `mm/memcontrol.c`).
+    ///
+    /// # Errors
+    /// As [`Cgroup::swap_room`].
+    pub fn may_pass_zswap(&self) -> Result<bool> {
+        let mut passes = true;
+        self.at_each_level(|level| {
+            passes = passes && level.zswap_writeback()?.unwrap_or(true);
+            Ok(())
+        })?;
+        Ok(passes)
+    }
+
+    /// Compressed pages that zswap may still store of the cgroup by `memory.zswap.max`, its own and its ancestors'; `Bytes(u64::MAX)`
+    /// without a limit.
+    ///
+    /// # Errors
+    /// As [`Cgroup::swap_room`].
+    pub fn zswap_room(&self) -> Result<Bytes> {
+        let mut room = Bytes(u64::MAX);
+        self.at_each_level(|level| {
+            if let Some(Limit::Bytes(limit)) = level.zswap_max()? {
+                room = room.min(limit - level.zswap_current()?.unwrap_or_default());
+            }
+            Ok(())
+        })?;
+        Ok(room)
+    }
+
+    /// Reads the cgroup, then its ancestors below the machine's root cgroup, which has none of these files.
+    fn at_each_level(&self, mut read: impl FnMut(&Self) -> Result<()>) -> Result<()> {
+        read(self)?;
         let mut name = self.name.as_str();
         while let Some((parent, _)) = name.rsplit_once('/').filter(|(parent, _)| !parent.is_empty()) {
-            room = room.min(Self::open(&self.root, parent)?.own_swap_room()?);
+            read(&Self::open(&self.root, parent)?)?;
             name = parent;
         }
-        Ok(room)
+        Ok(())
     }
 
     /// The same by its own `memory.swap.max` alone.

@@ -103,6 +103,32 @@ fn files_of_a_cgroup_are_parsed() {
 }
 
 #[test]
+fn room_is_the_least_of_a_cgroup_and_its_ancestors() {
+    let (_keep, roots) = tree(&MACHINE);
+    put(&roots.cgroup, "a/b/memory.current", "4096\n");
+    let room = || {
+        let b = Cgroup::open(&root(&roots), "/a/b").unwrap();
+        (b.swap_room().unwrap(), b.zswap_room().unwrap(), b.may_pass_zswap().unwrap())
+    };
+    assert_eq!(room(), (Bytes(u64::MAX), Bytes(u64::MAX), true), "a kernel without swap");
+    for cgroup in ["a", "a/b"] {
+        for (file, text) in
+            [("swap.max", "max"), ("swap.current", "100"), ("zswap.max", "max"), ("zswap.current", "40"), ("zswap.writeback", "1")]
+        {
+            put(&roots.cgroup, &format!("{cgroup}/memory.{file}"), &format!("{text}\n"));
+        }
+    }
+    assert_eq!(room(), (Bytes(u64::MAX), Bytes(u64::MAX), true));
+    put(&roots.cgroup, "a/b/memory.swap.max", "1000\n");
+    put(&roots.cgroup, "a/b/memory.zswap.max", "50\n");
+    assert_eq!(room(), (Bytes(900), Bytes(10), true));
+    put(&roots.cgroup, "a/memory.swap.max", "150\n");
+    put(&roots.cgroup, "a/memory.zswap.max", "30\n");
+    put(&roots.cgroup, "a/memory.zswap.writeback", "0\n");
+    assert_eq!(room(), (Bytes(50), Bytes::ZERO, false), "the ancestor's hold as well");
+}
+
+#[test]
 fn unaccounted_pressure_is_unsupported_with_a_remedy() {
     let (_keep, roots) = tree(&MACHINE);
     let a = Cgroup::open(&root(&roots), "/a").unwrap();

@@ -47,7 +47,8 @@ impl ColdAge {
             finished || offloaded == Pages::ZERO
         } else {
             plan.found(asked.found);
-            finished && !(is_exact(job, context) && plan.turn_to_lists(&mut self.lists, after.cached.to_pages(kernel::page_size())))
+            let cached = (after.cached + after.refused).to_pages(kernel::page_size());
+            finished && !(is_exact(job, context) && plan.turn_to_lists(&mut self.lists, cached))
         };
         let more = !finished && !refused;
         job.account_offload(asked.pages, asked.ages, offloaded, plan.threshold);

@@ -72,7 +72,13 @@ impl Plan {
     pub(super) fn took(&mut self, asked: Pages, swapped: Pages, file: Pages) {
         self.left = self.left - asked.max(swapped);
         let meant = swapped.0 <= asked.0.saturating_mul(2) && file.0 <= asked.0 / OTHERS_PART;
-        self.step = if meant { Pages(self.step.0.saturating_mul(GROWTH)) } else { FIRST.to_pages(kernel::page_size()) };
+        // One that took little shows nothing: the kernel may be about to turn to page cache.
+        let grow = swapped.0 >= asked.0 / 2;
+        self.step = match (meant, grow) {
+            (false, _) => FIRST.to_pages(kernel::page_size()),
+            (true, true) => Pages(self.step.0.saturating_mul(GROWTH)),
+            (true, false) => self.step,
+        };
     }
 }
 
@@ -178,6 +184,8 @@ mod tests {
         assert_eq!((plan.left, plan.step), (Pages(100_000) - first, Pages(first.0 * 4)));
         plan.took(plan.step, Pages(plan.step.0 + 64), Pages(3));
         assert_eq!(plan.step, Pages(first.0 * 16));
+        plan.took(Pages(900), Pages(300), Pages(3));
+        assert_eq!(plan.step, Pages(first.0 * 16), "little came: it does not grow");
         let left = plan.left;
         plan.took(plan.step, plan.step, Pages(plan.step.0 / 8));
         assert_eq!((left - plan.left, plan.step), (Pages(first.0 * 16), first), "page cache too");
