@@ -14,7 +14,7 @@ use kernel::{Result, Roots};
 use policy::slowdown::{self, Input, Params, Runs};
 use serde::Serialize;
 use trackers::rates::blocks::{self, Block, Skipped};
-use trackers::rates::sampler::{BlockRate, Host, Lost, Round, Sampler, Settings};
+use trackers::rates::sampler::{BlockRate, Blocks, Host, Lost, Round, Sampler, Settings};
 use trackers::rates::{self, RateTracker, selection};
 use units::{Bytes, RatioPpm};
 
@@ -127,7 +127,8 @@ pub fn survey(
     let sum = |blocks: &[Block]| blocks.iter().map(|block| block.bytes).sum::<Bytes>();
     let bytes = (sum(&found.blocks), sum(&sampled));
     let host = Host { roots, splitter: splitter.as_ref() };
-    let mut sampler = Sampler::begin(sampled, Vec::new(), options.settings, options.seed, &*tracker, &host);
+    let sampled = Blocks { sampled, ..Blocks::default() };
+    let mut sampler = Sampler::begin(sampled, options.settings, options.seed, &*tracker, &host);
 
     let outcome =
         record_targets(&*tracker, &mut undo, &sampler.pids(), config).and_then(|()| Ok(sample(&mut sampler, &mut *tracker, &host, wait)?));

@@ -161,7 +161,7 @@ settings::tables! {
         parts: u32 = Unit::Count, "50" in "5" ..= "512",
             "The number of accessed parts of a huge page whose access rates are measured (Thermostat section 3.2).";
         split: bool = Unit::Bool, "true",
-            "Whether sampled huge pages are split, for one or two thirds of a period, if their access rate is too high to be measured as a whole. If false, such pages stay in fast memory.";
+            "Whether sampled huge pages are split, for one or two thirds of a period, if their access rate is too high to be measured as a whole, and a few slow ones, for a period, to find out what a set accessed bit stands for. If false, the former stay in fast memory, and bursts of accesses are not seen.";
         access_sampling: bool = Unit::Bool, "false",
             "Whether access rates come from hardware sampling of memory accesses (PEBS, IBS) instead of accessed bits. Not tested on such a processor.";
         move_rate: Bytes = Unit::BytesPerSecond, "30MiB/s" in "1MiB/s" ..= "16GiB/s",

@@ -31,6 +31,7 @@ use crate::veto::Veto;
 use units::{AccessRate, Bytes, RatioPpm};
 
 mod binomial;
+pub mod bursts;
 pub mod rate;
 mod sum;
 

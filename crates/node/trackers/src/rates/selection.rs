@@ -26,6 +26,12 @@ pub fn sampled(blocks: &[Block], share: RatioPpm, period: u64) -> Vec<Block> {
     order[cut(piece)..cut(piece + 1)].iter().map(|&(_, block)| block).collect()
 }
 
+/// Keeps at most `count` of the blocks, each with the same probability.
+pub fn some_blocks(blocks: &mut Vec<Block>, count: usize, seed: u64) {
+    blocks.sort_unstable_by_key(|block| (mix(mix(seed, pid_bits(block.pid)), block.start), *block));
+    blocks.truncate(count);
+}
+
 /// Keeps at most `count` of the addresses, each with the same probability, and sorts them.
 pub(super) fn some_of(addresses: &mut Vec<u64>, count: usize, seed: u64) {
     if addresses.len() > count {

@@ -8,6 +8,7 @@
 use std::cmp::Reverse;
 
 use config::Config;
+use policy::slowdown::bursts::Bursts;
 use policy::slowdown::{self, Params, Runs, Step};
 use trackers::rates::sampler::BlockRate;
 use units::Bytes;
@@ -21,6 +22,7 @@ use crate::journal::{JobRecord, Record};
 use crate::now::Now;
 use crate::view::JobView;
 
+mod bursts;
 pub mod machine;
 mod moves;
 mod period;
@@ -39,6 +41,8 @@ const VETOES: &[Reason] = &[Reason::ObserveOnly, Reason::NumaBalancing, Reason::
 pub struct Found {
     /// Its blocks in the slow node.
     slow: Vec<BlockRate>,
+    /// Those of them that were split for the period.
+    slow_split: Vec<BlockRate>,
     /// The sampled blocks of its other memory.
     sampled: Vec<BlockRate>,
     /// The job's memory that can be moved.
@@ -55,11 +59,13 @@ pub struct Found {
     nodes: (u32, u32),
 }
 
-/// The controller of one job. The policy has no state.
+/// The controller of one job. The policy has no state; what is known of bursts is in the rates of its input.
 #[derive(Debug)]
 pub struct Slowdown {
     /// The parameters, with the measured latency of the slow node.
     params: Params,
+    /// What is known of the job's bursts.
+    bursts: Bursts,
     /// What the current sampling period found.
     found: Found,
     /// Memory to move, in the order in which it is to be moved.
@@ -78,6 +84,7 @@ impl Slowdown {
     pub fn new(params: Params) -> Self {
         Self {
             params,
+            bursts: Bursts::default(),
             found: Found::default(),
             moves: Vec::new(),
             placed: Bytes::ZERO,
@@ -121,6 +128,7 @@ impl Controller for Slowdown {
             moved: std::mem::take(&mut self.moved),
             memory: self.found.memory,
             slow: self.found.slow_bytes,
+            pages_per_bit: u32::try_from(self.bursts.pages_per_bit() / 1_000_000).unwrap_or(u32::MAX),
         };
         job.signals.slow = record.slow;
         job.signals.slow_accesses = (step.rate, self.params.latency_ns);

@@ -55,6 +55,18 @@ pub struct SlowRecord {
     pub memory: Bytes,
     /// Of that, what was in the slow node before the decision.
     pub slow: Bytes,
+    /// The pages for which a set accessed bit of a huge page stands ([`policy::slowdown::bursts`]).
+    #[serde(default = "one", skip_serializing_if = "is_one")]
+    pub pages_per_bit: u32,
+}
+
+/// What journals before bursts were known mean.
+const fn one() -> u32 {
+    1
+}
+
+const fn is_one(count: &u32) -> bool {
+    *count == one()
 }
 
 impl Replay for Stateless<SlowRecord> {
@@ -77,6 +89,9 @@ pub fn explain(record: &SlowRecord) -> String {
         rate(step.upper),
         rate(step.budget)
     );
+    if record.pages_per_bit > 1 {
+        text += &format!("; a set accessed bit of a huge page stands for {} pages", record.pages_per_bit);
+    }
     if step.home > 0 {
         text += &format!("; {} blocks to promote", step.home);
     }

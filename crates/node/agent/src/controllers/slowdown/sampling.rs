@@ -6,10 +6,11 @@ use std::time::Duration;
 use daemon::Clock;
 use policy::slowdown;
 use trackers::rates::blocks::{self, Block};
-use trackers::rates::sampler::{BlockRate, Host, Memory, PARTS_MIN, Round, Sampler};
+use trackers::rates::sampler::{BlockRate, Blocks, Host, Memory, PARTS_MIN, Round, Sampler};
 use trackers::rates::selection;
 use units::{AccessRate, Bytes};
 
+use super::bursts::{take_split, turn};
 use super::machine::SlowdownPolicy;
 use super::period::{Members, Period};
 use super::sampling_cost::Changes;
@@ -37,8 +38,7 @@ const SAMPLED_PARTS: usize = 4;
 /// What is observed in a period.
 #[derive(Debug, Default)]
 struct Chosen {
-    sampled: Vec<Block>,
-    slow: Vec<Block>,
+    blocks: Blocks,
     members: Members,
 }
 
@@ -114,44 +114,57 @@ impl SlowdownPolicy {
         self.open(context)?;
         self.manage_numa_balancing(jobs, context);
         let mut chosen = Chosen::default();
-        for (path, entry) in jobs.iter_mut().filter(|(_, entry)| entry.slots.get::<Slowdown>().is_some()) {
-            match self.choose(path, entry, context, node.node, &mut chosen) {
+        let placed = |entry: &Entry| entry.slots.get::<Slowdown>().is_some();
+        let count = jobs.values().filter(|entry| placed(entry)).count();
+        for (index, (path, entry)) in jobs.iter_mut().filter(|(_, entry)| placed(entry)).enumerate() {
+            let turn = turn(self.periods, index, count);
+            match self.choose((path, entry), context, node.node, turn, &mut chosen) {
                 Err(error) if !error.is_gone() => context.report_error(&mut entry.job, &error),
                 _ => {}
             }
         }
         self.periods += 1;
-        if chosen.sampled.is_empty() && chosen.slow.is_empty() {
+        if chosen.blocks.sampled.is_empty() && chosen.blocks.slow.is_empty() {
             return Ok(false);
         }
         self.begin_sampling(context, now, chosen)
     }
 
-    /// Chooses which blocks of one job are observed.
-    fn choose(&self, path: &str, entry: &Entry, context: &Context, node: u32, chosen: &mut Chosen) -> kernel::Result<()> {
+    /// Chooses which blocks of one job are observed. `turn` is the number of its turn to have slow blocks split.
+    fn choose(
+        &self,
+        (path, entry): (&str, &Entry),
+        context: &Context,
+        node: u32,
+        turn: Option<u64>,
+        chosen: &mut Chosen,
+    ) -> kernel::Result<()> {
         let pids = entry.job.cgroup.procs(PROCESSES_MAX)?;
         let found = blocks::find(&context.kernel.roots, &pids, BLOCKS_MAX)?;
-        let (slow, fast): (Vec<Block>, Vec<Block>) = found.blocks.into_iter().partition(|block| block.node == node);
+        let (mut slow, fast): (Vec<Block>, Vec<Block>) = found.blocks.into_iter().partition(|block| block.node == node);
         let sum = |blocks: &[Block]| blocks.iter().map(|block| block.bytes).sum::<Bytes>();
         let members = &mut chosen.members;
         members.memory.insert(path.to_owned(), (sum(&slow) + sum(&fast), sum(&slow)));
         let worth: Vec<Block> = fast.into_iter().filter(|block| block.bytes >= BYTES_MIN).collect();
-        chosen.sampled.extend(selection::sampled(&worth, context.config.slow.sample, self.periods));
-        chosen.slow.extend(slow);
+        chosen.blocks.sampled.extend(selection::sampled(&worth, context.config.slow.sample, self.periods));
         if context.may_act(&entry.job) {
+            if let (Some(turn), Some(slowdown), true) = (turn, entry.slots.get::<Slowdown>(), self.splitter.is_some()) {
+                chosen.blocks.split.extend(take_split(&slowdown.bursts, &mut slow, turn));
+            }
             members.splittable.extend(pids.iter().copied());
         }
+        chosen.blocks.slow.extend(slow);
         members.jobs.extend(pids.into_iter().map(|pid| (pid, path.to_owned())));
         Ok(())
     }
 
     fn begin_sampling(&mut self, context: &mut Context, now: Duration, chosen: Chosen) -> kernel::Result<bool> {
-        let Chosen { sampled, slow, members } = chosen;
+        let Chosen { blocks, members } = chosen;
         let settings = self.sampling(&context.config);
         let Self { tracker: Some(tracker), splitter, periods, cost, .. } = self else { return Ok(false) };
         let host = Host { roots: &context.kernel.roots, splitter: splitter.as_ref() };
         let memory = Splittable { host, pids: &members.splittable, changes: &cost.changes, clock: &context.clock };
-        let sampler = Sampler::begin(sampled, slow, settings, *periods, tracker.as_ref(), &memory);
+        let sampler = Sampler::begin(blocks, settings, *periods, tracker.as_ref(), &memory);
         if tracker.has_kernel_threads() {
             let path = context.config.agent.runtime_dir.join("undo.json");
             context.undo.set_kdamond_targets(&sampler.pids()).map_err(|source| kernel::Error::Io { path, op: "write", source })?;
@@ -165,6 +178,7 @@ impl SlowdownPolicy {
         let Some(node) = self.node else { return };
         self.collapse(context, &round.split);
         self.error = None;
+        let window_us = units::micros(round.window);
         let mut found = Self::by_job(members, round);
         let step_max = Bytes(context.config.slow.step_max().0 / u64::try_from(found.len()).unwrap_or(1).max(1));
         let now = context.now();
@@ -175,6 +189,7 @@ impl SlowdownPolicy {
             let (memory, slow_bytes) = members.memory.get(*path).copied().unwrap_or_default();
             slowdown.params = context.config.slowdown_for(job.treatment.class, node.latency_ns);
             let nodes = (node.node, node.home);
+            found.weigh(&mut slowdown.bursts, window_us);
             slowdown.found = Found { memory, slow_bytes, free, trackable, step_max, nodes, ..std::mem::take(found) };
             if let Err(error) = slowdown.period(job, context, now) {
                 context.report_error(job, &error);
@@ -203,6 +218,11 @@ impl SlowdownPolicy {
         for rated in round.slow {
             if let Some(job) = members.job_of(&rated).and_then(|path| by_job.get_mut(path)) {
                 job.slow.push(rated);
+            }
+        }
+        for rated in round.slow_split {
+            if let Some(job) = members.job_of(&rated).and_then(|path| by_job.get_mut(path)) {
+                job.slow_split.push(rated);
             }
         }
         let measurable = round.measurable;

@@ -8,7 +8,8 @@
 //! 4. *Rates.* A few of the touched parts are sampled for their rates, which stand for all touched parts.
 //!
 //! Blocks in the slow node are sampled in all stages, in the second like the others. Of a slow block of base pages only a few pages
-//! are sampled, other ones each period; nothing in slow memory is ever split.
+//! are sampled, other ones each period. In slow memory only the few huge pages are split that the owner names ([`Blocks::split`]): they
+//! show for how many accessed pages a set bit of the others stands.
 //!
 //! The tracker limits the number of points. Slow blocks have priority: those of base pages get fewer points each the more
 //! of them there are, and the bound on their rates grows with that, until the policy promotes some. Sampled blocks that exceed
@@ -30,17 +31,19 @@ mod candidate;
 mod memory;
 mod round;
 mod slow_block;
+mod split_blocks;
 #[cfg(test)]
 mod tests;
 
 pub use block_rate::BlockRate;
 pub use memory::{Host, Memory};
-pub use round::{DENSER, Lost, Round, Settings};
+pub use round::{Blocks, DENSER, Lost, Round, Settings};
 pub use slow_block::PARTS_MIN;
 
 use candidate::Candidate;
 use round::Pace;
 use slow_block::SlowBlocks;
+use split_blocks::SplitBlocks;
 
 /// How soon a tracker whose report takes a while is polled again.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
@@ -76,6 +79,7 @@ pub struct Sampler {
     sampling: Option<Sampling>,
     sampled: Vec<Candidate>,
     slow: SlowBlocks,
+    split: SplitBlocks,
     /// Seed of the choice of parts.
     seed: u64,
     /// Limit on the points of the sampled blocks.
@@ -84,33 +88,35 @@ pub struct Sampler {
 }
 
 impl Sampler {
-    /// Prepares a period; sampling starts with the first tick. No block may be in both lists, nor twice in one.
+    /// Prepares a period; sampling starts with the first tick. No block may be in two lists, nor twice in one.
     ///
     /// `seed` differs from period to period, so that other parts are sampled. If the tracker cannot sample at the requested
     /// interval, the period takes longer.
     #[must_use]
-    pub fn begin(
-        sampled: Vec<Block>,
-        slow: Vec<Block>,
-        settings: Settings,
-        seed: u64,
-        tracker: &dyn RateTracker,
-        memory: &dyn Memory,
-    ) -> Self {
+    pub fn begin(blocks: Blocks, settings: Settings, seed: u64, tracker: &dyn RateTracker, memory: &dyn Memory) -> Self {
+        let Blocks { sampled, slow, split } = blocks;
         let mut lost = Lost::default();
         let slow = SlowBlocks::new(slow, settings, tracker.points_max(), seed, memory, &mut lost);
-        let points_max = tracker.points_max().saturating_sub(slow.point_count());
-        let mut left = points_max;
+        let mut left = tracker.points_max().saturating_sub(slow.point_count());
+        let split = SplitBlocks::new(split, &mut left, &mut lost);
+        let points_max = left;
         let sampled = sampled.into_iter().map(|block| Candidate::new(block, &mut left, &mut lost)).collect();
         let round = Round { lost, measurable: settings.measurable(tracker), ..Round::default() };
         let (pace, dense) = (settings.pace(tracker), settings.dense(tracker));
-        Self { settings, pace, dense, stage: Stage::Whole, sampling: None, sampled, slow, seed, points_max, round }
+        Self { settings, pace, dense, stage: Stage::Whole, sampling: None, sampled, slow, split, seed, points_max, round }
     }
 
     /// The processes whose memory is sampled, sorted.
     #[must_use]
     pub fn pids(&self) -> Vec<i32> {
-        self.sampled.iter().map(Candidate::pid).chain(self.slow.pids()).collect::<BTreeSet<_>>().into_iter().collect()
+        self.sampled
+            .iter()
+            .map(Candidate::pid)
+            .chain(self.slow.pids())
+            .chain(self.split.pids())
+            .collect::<BTreeSet<_>>()
+            .into_iter()
+            .collect()
     }
 
     /// When to call [`Sampler::tick`] next.
@@ -141,8 +147,10 @@ impl Sampler {
             self.end_stage(&observed);
         }
         while self.stage != Stage::Over {
-            if self.stage == Stage::Touched {
-                self.split_saturated(memory)?;
+            match self.stage {
+                Stage::Whole => self.split.split(memory, self.seed, &mut self.round.split, &mut self.round.lost)?,
+                Stage::Touched => self.split_saturated(memory)?,
+                Stage::Dense | Stage::Rates | Stage::Over => {}
             }
             if self.begin_stage(tracker)? {
                 return Ok(None);
@@ -191,6 +199,9 @@ impl Sampler {
         let mut repeated = if self.stage == Stage::Dense { self.slow.dense_points().collect() } else { self.slow.points().collect() };
         let mut once = Vec::new();
         self.sampled.iter().for_each(|candidate| candidate.add_points(&mut repeated, &mut once));
+        if self.stage != Stage::Dense {
+            once.extend(self.split.points());
+        }
         if repeated.is_empty() && once.is_empty() {
             return Ok(false);
         }
@@ -202,7 +213,7 @@ impl Sampler {
     /// Passes the samples on to their blocks, in the order in which [`Sampler::begin_stage`] listed the points.
     ///
     /// The tracker reports repeated points before those sampled once; in one stage, the sampled blocks use
-    /// only one of the two.
+    /// only one of the two. The pages of split blocks are the last.
     fn end_stage(&mut self, observed: &Observation) {
         let mut samples = observed.samples.iter().copied();
         if self.stage == Stage::Dense {
@@ -216,6 +227,9 @@ impl Sampler {
         let densely = self.dense.is_some();
         for candidate in &mut self.sampled {
             candidate.end_stage(&mut samples, observed.window, densely, self.settings.parts_max, self.seed, &mut self.round.lost);
+        }
+        if self.stage != Stage::Dense {
+            self.split.add(&mut samples, observed.window);
         }
         self.stage = match self.stage {
             Stage::Whole if densely => {
@@ -242,6 +256,7 @@ impl Sampler {
         let mut round = std::mem::take(&mut self.round);
         round.sampled = std::mem::take(&mut self.sampled).into_iter().filter_map(Candidate::into_rate).collect();
         round.slow = self.slow.take_rates(&mut round.lost);
+        round.slow_split = self.split.take_rates(&mut round.lost);
         round
     }
 }

@@ -10,6 +10,17 @@ use super::block_rate::{BlockRate, micros};
 use crate::rates::blocks::Block;
 use crate::rates::tracker::RateTracker;
 
+/// The blocks of a period.
+#[derive(Clone, Debug, Default)]
+pub struct Blocks {
+    /// Blocks that are not in the slow node.
+    pub sampled: Vec<Block>,
+    /// Blocks of the slow node that stay as they are.
+    pub slow: Vec<Block>,
+    /// Huge pages of the slow node that are split for the period.
+    pub split: Vec<Block>,
+}
+
 /// How a period samples.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Settings {
@@ -75,6 +86,8 @@ pub struct Round {
     pub sampled: Vec<BlockRate>,
     /// The slow blocks without the lost ones, in the order given.
     pub slow: Vec<BlockRate>,
+    /// The blocks of the slow node that were split, without the lost ones: by accessed pages.
+    pub slow_split: Vec<BlockRate>,
     /// Blocks that were split, to be collapsed again.
     pub split: Vec<Block>,
     /// Blocks without an estimate.

@@ -160,6 +160,10 @@ fn block(pid: i32, number: u64, huge: bool) -> Block {
     Block { pid, start, end: start + BLOCK, first: start, bytes: Bytes(BLOCK), huge, node: 0 }
 }
 
+fn blocks(sampled: Vec<Block>, slow: Vec<Block>) -> Blocks {
+    Blocks { sampled, slow, split: Vec::new() }
+}
+
 /// Runs a complete period.
 fn run(machine: Machine, points_max: usize, sampled: &[Block], slow: &[Block]) -> (Round, Fake) {
     // Without dense samples.
@@ -169,7 +173,7 @@ fn run(machine: Machine, points_max: usize, sampled: &[Block], slow: &[Block]) -
 fn run_with(closest: Duration, machine: Machine, points_max: usize, sampled: &[Block], slow: &[Block]) -> (Round, Fake) {
     let machine = Rc::new(machine);
     let mut tracker = Fake { closest, ..Fake::new(&machine, points_max) };
-    let mut sampler = Sampler::begin(sampled.to_vec(), slow.to_vec(), SETTINGS, 1, &tracker, &*machine);
+    let mut sampler = Sampler::begin(blocks(sampled.to_vec(), slow.to_vec()), SETTINGS, 1, &tracker, &*machine);
     for _ in 0..100 {
         let now = sampler.due();
         if let Some(early) = now.checked_sub(Duration::from_millis(1)) {
@@ -261,7 +265,7 @@ fn dense_samples_show_that_slow_memory_became_hot() {
     machine.dense.insert(8 * BLOCK, 25);
     let machine = Rc::new(machine);
     let mut tracker = Fake { closest: DENSE, ..Fake::new(&machine, 600) };
-    let mut sampler = Sampler::begin(Vec::new(), vec![block(7, 8, true)], SETTINGS, 1, &tracker, &*machine);
+    let mut sampler = Sampler::begin(blocks(Vec::new(), vec![block(7, 8, true)]), SETTINGS, 1, &tracker, &*machine);
     let mut latest = Vec::new();
     while tracker.watches.len() < 4 {
         if sampler.tick(sampler.due(), &mut tracker, &*machine).unwrap().is_some() {
@@ -286,7 +290,7 @@ fn without_a_shorter_interval_there_are_no_dense_samples() {
 fn the_first_sample_is_due_one_interval_after_marking() {
     let machine = Rc::new(Machine::default());
     let mut tracker = Fake::new(&machine, 10);
-    let mut sampler = Sampler::begin(vec![block(7, 1, true)], Vec::new(), SETTINGS, 1, &tracker, &*machine);
+    let mut sampler = Sampler::begin(blocks(vec![block(7, 1, true)], Vec::new()), SETTINGS, 1, &tracker, &*machine);
     let mut tick = |second, due| {
         assert!(sampler.tick(Duration::from_secs(second), &mut tracker, &*machine).unwrap().is_none());
         assert_eq!(sampler.due(), Duration::from_secs(due), "at {second} s");
@@ -304,7 +308,7 @@ fn a_tracker_with_a_delayed_report_is_polled_without_more_samples() {
     let period = |polls: u32| {
         let machine = Rc::new(Machine { accessed: [(BLOCK, 3), (2 * BLOCK, 2)].into(), ..Machine::default() });
         let mut tracker = Fake { polls, ..Fake::new(&machine, 10_000) };
-        let mut sampler = Sampler::begin(sampled.to_vec(), slow.to_vec(), SETTINGS, 1, &tracker, &*machine);
+        let mut sampler = Sampler::begin(blocks(sampled.to_vec(), slow.to_vec()), SETTINGS, 1, &tracker, &*machine);
         for ticks in 1.. {
             if let Some(round) = sampler.tick(sampler.due(), &mut tracker, &*machine).unwrap() {
                 return (ticks, tracker.samples_in_all, format!("{round:?}"));
@@ -397,7 +401,7 @@ fn an_abandoned_period_returns_the_split_blocks() {
     saturated(&mut machine, 1, &[(0, 10)]);
     let machine = Rc::new(machine);
     let mut tracker = Fake::new(&machine, 600);
-    let mut sampler = Sampler::begin(vec![block(9, 1, true)], vec![block(7, 2, true)], SETTINGS, 1, &tracker, &*machine);
+    let mut sampler = Sampler::begin(blocks(vec![block(9, 1, true)], vec![block(7, 2, true)]), SETTINGS, 1, &tracker, &*machine);
     assert_eq!(sampler.pids(), [7, 9]);
     while tracker.watches.len() < 2 {
         assert!(sampler.tick(sampler.due(), &mut tracker, &*machine).unwrap().is_none());
@@ -414,4 +418,49 @@ fn an_abandoned_period_returns_the_split_blocks() {
     };
     assert!(error.is_unsupported());
     assert_eq!(sampler.abandon(), [block(9, 1, true)]);
+}
+
+#[test]
+fn split_blocks_of_the_slow_node_show_their_accessed_pages() {
+    let mut machine = Machine::default();
+    // Of block 3 every page is accessed in each stage, of block 4 none; block 5 consists of two pages.
+    machine.accessed.extend((0..512).map(|page| (3 * BLOCK + page * PAGE, 1)));
+    machine.present.insert(5 * BLOCK, vec![5 * BLOCK, 5 * BLOCK + PAGE]);
+    machine.accessed.insert(5 * BLOCK, 1);
+    let split = [3, 4, 5].map(|number| block(8, number, true));
+    let machine = Rc::new(machine);
+    let mut tracker = Fake::new(&machine, 1_000);
+    let all = Blocks { sampled: vec![block(7, 1, true)], slow: vec![block(8, 2, true)], split: split.to_vec() };
+    let mut sampler = Sampler::begin(all, SETTINGS, 1, &tracker, &*machine);
+    assert_eq!(sampler.pids(), [7, 8]);
+    let round = loop {
+        if let Some(round) = sampler.tick(sampler.due(), &mut tracker, &*machine).unwrap() {
+            break round;
+        }
+    };
+    let found: Vec<_> = round.slow_split.iter().map(|rated| (rated.block, rated.estimate, rated.parts)).collect();
+    let counted = |accessed, share| rate::counted(accessed, 3 * STAGE_US / share);
+    assert_eq!(
+        found,
+        [
+            (split[0], counted(3 * 128, 4), Some((512, 512))),
+            (split[1], counted(0, 4), Some((512, 0))),
+            (split[2], counted(3, 1), Some((2, 2))),
+        ]
+    );
+    assert_eq!((round.split, round.lost, round.slow.len(), round.sampled.len()), (split.to_vec(), Lost::default(), 1, 1));
+    // The pages of all three, in each stage.
+    assert_eq!(tracker.watches, [(2, 258), (1, 258), (1, 258)]);
+}
+
+#[test]
+fn blocks_that_cannot_be_split_are_lost() {
+    let machine = Rc::new(Machine { cannot_split: true, ..Machine::default() });
+    let mut tracker = Fake::new(&machine, 300);
+    let split = [3, 4, 5].map(|number| block(8, number, true));
+    let all = Blocks { split: split.to_vec(), ..Blocks::default() };
+    let mut sampler = Sampler::begin(all, SETTINGS, 1, &tracker, &*machine);
+    let round = sampler.tick(sampler.due(), &mut tracker, &*machine).unwrap().expect("nothing to sample");
+    assert_eq!(round.lost, Lost { not_split: 2, over_capacity: 1, ..Lost::default() });
+    assert!(round.slow_split.is_empty() && round.split.is_empty());
 }

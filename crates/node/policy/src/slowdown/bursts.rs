@@ -1,0 +1,186 @@
+//! Bursts: accesses to many pages of a huge page at once, which set its accessed bit only once.
+//!
+//! # Problem
+//! A huge page has one accessed bit. A scan that reads all 512 pages of it within a sampling interval sets it once, like a single
+//! access. A table that is scanned once a minute counts as 0.02 accesses per second and block, and has 8.5.
+//!
+//! # Method
+//! *Known* blocks are those whose bit was found set while they were in slow memory. In each period a few known blocks are split, and their
+//! pages are sampled; the others are sampled as a whole. As the few are chosen at random, both kinds are accessed equally often, per block and
+//! second. So with `V` accessed pages of the split blocks, and `U` set bits of as many whole blocks in as long a time,
+//!
+//! `w = V / U`
+//!
+//! is the number of pages for which a set bit stands, at most those of a huge page; both sums forget. It counts as 1, which it is for
+//! accesses at random, unless `V` exceeds `2 U` by 16.
+//!
+//! A known block is accessed `s` times per second in the long run, by its bit. A burst is rare, and most periods show nothing of
+//! it, so that it is the long run that counts: `(w - 1) s` is added to each estimate of the block. A block that was promoted stays
+//! known, so that it is not placed again as soon as it seems idle.
+//!
+//! # What it does not cover
+//! - A block's first burst in slow memory, and the next: only these show that there are any.
+//! - Bursts that are hours apart are forgotten in between.
+//! - Repeated accesses to one page within a burst. A page has one accessed bit, too.
+
+use std::collections::BTreeMap;
+
+use units::AccessRate;
+
+use super::rate::Estimate;
+
+/// A block: its process and first address.
+pub type Key = (i32, u64);
+
+/// Millionths of an event, or of a page.
+const MICRO: u64 = 1_000_000;
+
+/// `V` is at least so many times `U`, and exceeds that by so much, before it counts.
+const BURST_MIN: u64 = 2;
+const MARGIN: u64 = 16 * MICRO;
+
+/// The most that a set bit can stand for: the pages of a huge page.
+const PAGES_MAX: u64 = 512;
+
+/// Each sum loses one part in this many in a period.
+const FORGET: u64 = 64;
+
+/// A block is known until less than this is left of its events.
+const KNOWN_MIN: u64 = MICRO / 50;
+
+/// A block that was not sampled in so many periods is forgotten: its process has ended, or its memory is gone.
+const UNSAMPLED_MAX: u32 = 512;
+
+/// Blocks that are known at once, at most.
+const KNOWN_MAX: usize = 1 << 16;
+
+/// A sum of events over a time; both are forgotten alike.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Tally {
+    /// In millionths.
+    events: u64,
+    /// Microseconds of each block, added up.
+    time_us: u64,
+}
+
+impl Tally {
+    fn add(&mut self, rate: AccessRate, window_us: u64) {
+        let events = u128::from(rate.0) * u128::from(window_us) / u128::from(MICRO);
+        self.events = self.events.saturating_add(u64::try_from(events).unwrap_or(u64::MAX));
+        self.time_us = self.time_us.saturating_add(window_us);
+    }
+
+    fn forget(&mut self) {
+        self.events -= self.events / FORGET;
+        self.time_us -= self.time_us / FORGET;
+    }
+
+    /// Events in this time, in millionths.
+    fn in_time(self, time_us: u64) -> u64 {
+        let events = u128::from(self.events) * u128::from(time_us) / u128::from(self.time_us.max(1));
+        u64::try_from(events).unwrap_or(u64::MAX)
+    }
+
+    fn rate(self) -> AccessRate {
+        AccessRate(self.in_time(MICRO))
+    }
+}
+
+/// A known block.
+#[derive(Clone, Copy, Debug, Default)]
+struct Known {
+    bits: Tally,
+    /// Periods since it was sampled.
+    unsampled: u32,
+}
+
+/// What is known of the bursts of one job.
+#[derive(Clone, Debug, Default)]
+pub struct Bursts {
+    known: BTreeMap<Key, Known>,
+    /// Accessed pages of known blocks that were split.
+    pages: Tally,
+    /// Set bits of known blocks that were whole.
+    bits: Tally,
+}
+
+impl Bursts {
+    /// Whether the bit of a block was found set while it was in slow memory.
+    #[must_use]
+    pub fn knows(&self, block: Key) -> bool {
+        self.known.contains_key(&block)
+    }
+
+    /// Whether there is so much evidence that blocks need not be split in each period.
+    #[must_use]
+    pub fn has_evidence(&self) -> bool {
+        self.pages.events.min(self.bits.events) >= FORGET * MICRO
+    }
+
+    /// Takes in the rate of a block in slow memory that was sampled as a whole.
+    pub fn add_whole(&mut self, block: Key, rate: AccessRate, window_us: u64) {
+        if let Some(known) = self.known.get_mut(&block) {
+            known.bits.forget();
+            known.bits.add(rate, window_us);
+            known.unsampled = 0;
+            self.bits.add(rate, window_us);
+        } else if rate > AccessRate::ZERO && self.known.len() < KNOWN_MAX {
+            // What made it known says nothing about how often it is accessed compared with others: it does not count for `w`.
+            let mut known = Known::default();
+            known.bits.add(rate, window_us);
+            self.known.insert(block, known);
+        }
+    }
+
+    /// Takes in the rate of a known block that was split: of its pages, in all.
+    pub fn add_split(&mut self, block: Key, rate: AccessRate, window_us: u64) {
+        if let Some(known) = self.known.get_mut(&block) {
+            known.unsampled = 0;
+            self.pages.add(rate, window_us);
+        }
+    }
+
+    /// Takes in the rate of a block that is not in slow memory.
+    pub fn add_fast(&mut self, block: Key, rate: AccessRate, window_us: u64) {
+        if let Some(known) = self.known.get_mut(&block) {
+            known.bits.forget();
+            known.bits.add(rate, window_us);
+            known.unsampled = 0;
+        }
+    }
+
+    /// Forgets a part, at the end of a period.
+    pub fn end_period(&mut self) {
+        self.pages.forget();
+        self.bits.forget();
+        self.known.values_mut().for_each(|known| known.unsampled += 1);
+        self.known.retain(|_, known| known.bits.events >= KNOWN_MIN && known.unsampled <= UNSAMPLED_MAX);
+    }
+
+    /// `w`, in millionths: the pages for which a set bit stands.
+    #[must_use]
+    pub fn pages_per_bit(&self) -> u64 {
+        let (pages, bits) = (self.pages.events, self.bits.in_time(self.pages.time_us));
+        if pages < bits.saturating_mul(BURST_MIN).saturating_add(MARGIN) {
+            return MICRO;
+        }
+        let ratio = u128::from(pages) * u128::from(MICRO) / u128::from(bits.max(1));
+        u64::try_from(ratio).unwrap_or(u64::MAX).min(PAGES_MAX * MICRO)
+    }
+
+    /// The estimate of a huge page with its bursts: `own`, and `(w - 1) s`.
+    #[must_use]
+    pub fn weigh(&self, block: Key, own: Estimate) -> Estimate {
+        let more = self.pages_per_bit() - MICRO;
+        if more == 0 {
+            return own;
+        }
+        let by_bits = self.known.get(&block).map_or(own.mean, |known| known.bits.rate());
+        let extra = u128::from(by_bits.0) * u128::from(more) / u128::from(MICRO);
+        let extra = AccessRate(u64::try_from(extra).unwrap_or(u64::MAX));
+        Estimate { mean: own.mean + extra, upper: own.upper.map(|upper| upper + extra) }
+    }
+}
+
+#[cfg(test)]
+mod tests;
