@@ -109,6 +109,8 @@ const EXAMPLES: &[&str] = &[
     "thermocline pool simulate --trace vms.parquet",
     "thermocline pool characterise -- ./workload",
     "thermocline pool predict --model untouched.onnx --request request.json",
+    "thermocline pool models publish --untouched untouched.onnx --store s3://pool/models --root models-root.json --keys keys",
+    "thermocline pool models fetch --config pool-host.toml",
     "thermocline pool manager --config pool-manager.toml",
     "thermocline pool manager init --config pool-manager.toml",
     "thermocline pool manager recover --config pool-manager.toml",
@@ -160,7 +162,7 @@ pub(crate) fn check_configuration(arguments: &Arguments, words: &[String]) -> Re
     let given = arguments.configuration.config.is_some() || !arguments.configuration.overrides.is_empty();
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
     // Daemons of a pool have a configuration of their own, under the same name.
-    let of_daemon = ["manager", "scheduler", "host"].iter().any(|daemon| words.starts_with(&["pool", daemon]));
+    let of_daemon = ["manager", "scheduler", "host", "models"].iter().any(|daemon| words.starts_with(&["pool", daemon]));
     if !given || !is_without_configuration(&words) || of_daemon {
         return Ok(());
     }

@@ -10,6 +10,9 @@ fn unit(name: &str) -> String {
     std::fs::read_to_string(PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../deploy").join(name)).unwrap()
 }
 
+/// A unit that ends, which its timer starts.
+const ONCE: &str = "thermocline-pool-models.service";
+
 /// The values of a key, in their order.
 fn values<'a>(unit: &'a str, key: &str) -> Vec<&'a str> {
     unit.lines().filter_map(|line| line.split_once('=')).filter(|(found, _)| *found == key).map(|(_, value)| value).collect()
@@ -17,7 +20,7 @@ fn values<'a>(unit: &'a str, key: &str) -> Vec<&'a str> {
 
 #[test]
 fn what_units_start_is_a_command_of_this_program() {
-    for name in UNITS {
+    for name in UNITS.into_iter().chain([ONCE]) {
         let text = unit(name);
         let [start] = values(&text, "ExecStart")[..] else { panic!("{name}: {text}") };
         let mut words = start.split(' ');
@@ -25,8 +28,8 @@ fn what_units_start_is_a_command_of_this_program() {
         // What comes before is read first, and refused if it is not known.
         let output = Command::new(env!("CARGO_BIN_EXE_thermocline")).args(words).arg("--help").output().unwrap();
         assert!(output.status.success(), "{name}: {}", String::from_utf8_lossy(&output.stderr));
-        // Each notifies readiness.
-        assert_eq!(values(&text, "Type"), ["notify"], "{name}");
+        // Each service notifies readiness.
+        assert_eq!(values(&text, "Type"), [if name == ONCE { "oneshot" } else { "notify" }], "{name}");
     }
 }
 
@@ -54,7 +57,8 @@ fn systemd_knows_every_line() {
     };
     assert!(version.status.success());
     let directory = tempfile::tempdir().unwrap();
-    for name in UNITS {
+    std::fs::write(directory.path().join("thermocline-pool-models.timer"), unit("thermocline-pool-models.timer")).unwrap();
+    for name in UNITS.into_iter().chain([ONCE, "thermocline-pool-models.timer"]) {
         // The program need not be installed to be verified.
         let text = unit(name).replace("/usr/bin/thermocline", env!("CARGO_BIN_EXE_thermocline"));
         let path = directory.path().join(name);

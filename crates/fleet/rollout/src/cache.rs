@@ -2,11 +2,11 @@
 
 use std::path::{Path, PathBuf};
 
-use aws_lc_rs::digest::{SHA256, digest};
 use config::{Arm, Bundle, Guidance};
 use serde::{Deserialize, Serialize};
 use store::FileError;
 
+use crate::client::sha256_of;
 use crate::error::{Error, Refusal, Result};
 
 /// Version of the file. Any other is refused.
@@ -68,7 +68,7 @@ pub(crate) fn store(file: &Path, versions: Versions, guidance: &Guidance) -> Res
     let json = serde_json::to_string(&contents).map_err(|error| FileError::at(file, "write")(error.into()))?;
     let directory = store::file::directory_of(file);
     std::fs::create_dir_all(directory).map_err(FileError::at(directory, "create"))?;
-    Ok(store::file::replace(file, format!("{}\n{json}", hash(json.as_bytes())).as_bytes())?)
+    Ok(store::file::replace(file, format!("{}\n{json}", sha256_of(json.as_bytes())).as_bytes())?)
 }
 
 /// Reads the file; returns `None` if it does not exist.
@@ -83,7 +83,7 @@ pub(crate) fn load(file: &Path) -> Result<Option<(Versions, Guidance)>> {
         _ => {}
     }
     let text = String::from_utf8(std::fs::read(file).map_err(FileError::at(file, "read"))?).unwrap_or_default();
-    let json = text.split_once('\n').filter(|(sum, json)| *sum == hash(json.as_bytes())).map(|(_, json)| json);
+    let json = text.split_once('\n').filter(|(sum, json)| *sum == sha256_of(json.as_bytes())).map(|(_, json)| json);
     let json = json.ok_or_else(|| damaged("wrong checksum".to_owned()))?;
     let Contents { schema, versions, rollout, stage, arm, bundle, previous, signed_until_unix_s } =
         serde_json::from_str(json).map_err(|error| damaged(error.to_string()))?;
@@ -93,10 +93,6 @@ pub(crate) fn load(file: &Path) -> Result<Option<(Versions, Guidance)>> {
     let read = |text: Option<String>| text.map(|text| Bundle::parse(&file.to_string_lossy(), &text)).transpose();
     let (bundle, previous) = (read(bundle)?, read(previous)?);
     Ok(Some((versions, Guidance { rollout, stage, arm, bundle, previous, signed_until_unix_s })))
-}
-
-fn hash(bytes: &[u8]) -> String {
-    digest(&SHA256, bytes).as_ref().iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 #[cfg(test)]

@@ -7,12 +7,14 @@
 //! metadata/5.targets.json                  hash and size of each target
 //! targets/HASH.assignment.json             which machines follow which bundle
 //! targets/HASH.bundle-7.toml               a bundle
+//! targets/HASH.model-HASH.onnx             a model that bundles name by its hash
 //! ```
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use aws_lc_rs::digest::{SHA256, digest};
 use config::Bundle;
 use store::{FileError, Store};
 use tough::schema::{Root, Signed};
@@ -35,6 +37,9 @@ pub(crate) const ASSIGNMENT: &str = "assignment.json";
 /// Maximum size of a file of a repository.
 pub(crate) const FILE_SIZE_MAX: Bytes = Bytes(1 << 20);
 
+/// Maximum size of a model.
+pub(crate) const MODEL_SIZE_MAX: Bytes = Bytes(64 << 20);
+
 /// Maximum number of root versions between the known and the newest one.
 const ROOTS_MAX: u64 = 64;
 
@@ -46,6 +51,11 @@ pub(crate) fn bundle_name(version: u64) -> String {
 /// Returns the version of the bundle in a target.
 pub(crate) fn bundle_version(name: &str) -> Option<u64> {
     name.strip_prefix("bundle-")?.strip_suffix(".toml")?.parse().ok()
+}
+
+/// Returns the name of a model's target.
+pub(crate) fn model_name(sha256: &str) -> String {
+    format!("model-{sha256}.onnx")
 }
 
 /// A store that serves the TUF library and counts its requests.
@@ -68,7 +78,8 @@ impl Files {
     /// Reads a file; returns `None` if it does not exist.
     pub(crate) async fn read(&self, path: &str) -> Result<Option<Vec<u8>>> {
         self.requests.fetch_add(1, Ordering::Relaxed);
-        Ok(self.store.read(path, FILE_SIZE_MAX).await?)
+        let most = if path.starts_with(TARGETS) && path.ends_with(".onnx") { MODEL_SIZE_MAX } else { FILE_SIZE_MAX };
+        Ok(self.store.read(path, most).await?)
     }
 }
 
@@ -138,6 +149,24 @@ pub(crate) async fn bundle(repository: &Repository, version: u64) -> Result<Bund
         return Err(Error::refused(Refusal::Mismatch, format!("{name} has version {}", bundle.version)));
     }
     Ok(bundle)
+}
+
+/// Reads a model that a bundle names.
+pub(crate) async fn model(repository: &Repository, sha256: &str) -> Result<Vec<u8>> {
+    let name = model_name(sha256);
+    let bytes = target(repository, &name).await?;
+    let bytes = bytes.ok_or_else(|| Error::Unavailable { what: format!("{name} is not published, or was revoked") })?;
+    // The signed hash of the target is that of the file; this is the one that the bundle names.
+    if sha256_of(&bytes) != sha256 {
+        return Err(Error::refused(Refusal::Mismatch, format!("{name} is another file")));
+    }
+    Ok(bytes)
+}
+
+/// Returns the SHA-256 in lower-case hexadecimal.
+#[must_use]
+pub fn sha256_of(bytes: &[u8]) -> String {
+    digest(&SHA256, bytes).as_ref().iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// Returns the versions of the published bundles, oldest first.

@@ -4,7 +4,7 @@
 //! Once an hour everything is verified again, so that a new root is detected.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::thread::JoinHandle;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -79,6 +79,33 @@ impl Follower {
         let refused = Refusal::ALL.iter().map(|refusal| (refusal.as_str(), 0)).collect();
         let follower = Self { settings, files: None, verified: None, versions, guidance, polls: 0, refused, checked_unix_s: None };
         (follower, remembered)
+    }
+
+    /// The last guidance.
+    #[must_use]
+    pub const fn guidance(&self) -> Option<&Guidance> {
+        self.guidance.as_ref()
+    }
+
+    /// Where this machine keeps what it knows of the repository.
+    pub(crate) fn state_dir(&self) -> &Path {
+        &self.settings.state_dir
+    }
+
+    /// Fetches a model that a bundle names, and verifies it.
+    pub(crate) fn model(&self, sha256: &str) -> Result<Vec<u8>> {
+        let Settings { store, root, state_dir, .. } = &self.settings;
+        let files = match &self.files {
+            Some(files) => files.clone(),
+            None => Files::open(store)?,
+        };
+        let datastore = client::datastore(state_dir);
+        let trusted = client::trusted_root(root, &datastore)?;
+        let store = std::sync::Arc::clone(&files.store);
+        store.block_on(async {
+            let repository = client::load(&files, &trusted, Some(&datastore), ExpirationEnforcement::Safe).await?;
+            client::model(&repository, sha256).await
+        })
     }
 
     /// Polls the store once. After an error, the last guidance stays in effect.

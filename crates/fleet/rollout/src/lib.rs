@@ -29,6 +29,7 @@ pub mod guard;
 pub mod journal;
 pub mod keys;
 pub mod metric;
+pub mod models;
 pub mod plan;
 pub mod prometheus;
 #[cfg(test)]
@@ -39,4 +40,5 @@ pub mod stage;
 mod tails;
 pub mod trial;
 
+pub use client::sha256_of;
 pub use error::{Error, Refusal, Result};

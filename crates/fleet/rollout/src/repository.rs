@@ -3,6 +3,7 @@
 //! A change consists of new files under new names and takes effect with the last one, `timestamp.json`: a machine sees
 //! the repository either before or after the change. The next change ignores files that an interrupted one has left.
 
+use std::collections::BTreeSet;
 use std::num::NonZeroU64;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -14,9 +15,10 @@ use store::FileError;
 use tough::editor::RepositoryEditor;
 use tough::schema::{RoleType, Root, Target};
 use tough::{ExpirationEnforcement, Repository, TargetName};
+use units::Bytes;
 
 use crate::assignment::Assignment;
-use crate::client::{self, ASSIGNMENT, Files, METADATA, TARGETS, TIMESTAMP};
+use crate::client::{self, ASSIGNMENT, Files, METADATA, MODEL_SIZE_MAX, TARGETS, TIMESTAMP};
 use crate::error::{Error, Result};
 use crate::keys;
 
@@ -62,6 +64,8 @@ pub enum Change<'a> {
     Refresh,
     /// Publishes a bundle, which no machine follows yet.
     Publish(&'a Bundle),
+    /// Publishes a bundle with the models that it names.
+    PublishModels(&'a Bundle, &'a [Vec<u8>]),
     /// Removes a bundle; its machines return to the previous bundle, or to their configuration file.
     Revoke(u64),
     /// Publishes an assignment.
@@ -294,6 +298,33 @@ impl Plan {
         self.put.iter().map(|(name, _)| name.clone()).collect()
     }
 
+    /// A bundle of a higher version than all published ones, with the models that it names.
+    fn publish(&mut self, bundle: &Bundle, models: &[Vec<u8>], published: &[u64]) -> Result<()> {
+        if let Some(last) = published.last().filter(|&&last| last >= bundle.version) {
+            let what = format!("version {} is not above {last}, which was published before", bundle.version);
+            return Err(Error::publish(what, format!("write version = {}", last.saturating_add(1))));
+        }
+        if bundle.expired(now_unix_s()) {
+            return Err(Error::publish("the bundle has expired already", "write a later `expires`"));
+        }
+        for model in models {
+            if Bytes(model.len() as u64) > MODEL_SIZE_MAX {
+                return Err(Error::publish(format!("a model has {} bytes", model.len()), format!("publish {MODEL_SIZE_MAX} at most")));
+            }
+            self.put.push((client::model_name(&client::sha256_of(model)), model.clone()));
+        }
+        for (name, digest) in bundle.models.by_name() {
+            if let Some(digest) = digest
+                && !self.put.iter().any(|(file, _)| *file == client::model_name(digest))
+            {
+                let what = format!("the bundle names the model {name} by {digest}, whose file is not given");
+                return Err(Error::publish(what, "publish models by `thermocline pool models publish`"));
+            }
+        }
+        self.put.push((client::bundle_name(bundle.version), bundle.to_toml().into_bytes()));
+        Ok(())
+    }
+
     fn assign(&mut self, assignment: &Assignment) -> Result<()> {
         assignment.check()?;
         let bytes = serde_json::to_vec_pretty(assignment).map_err(|error| Error::Assignment { what: error.to_string() })?;
@@ -313,19 +344,12 @@ async fn plan(repository: &Repository, change: Change<'_>) -> Result<Plan> {
     let mut plan = Plan::default();
     match change {
         Change::Refresh => {}
-        Change::Publish(bundle) => {
-            if let Some(last) = published.last().filter(|&&last| last >= bundle.version) {
-                let what = format!("version {} is not above {last}, which was published before", bundle.version);
-                return Err(Error::publish(what, format!("write version = {}", last.saturating_add(1))));
-            }
-            if bundle.expired(now_unix_s()) {
-                return Err(Error::publish("the bundle has expired already", "write a later `expires`"));
-            }
-            plan.put.push((client::bundle_name(bundle.version), bundle.to_toml().into_bytes()));
-        }
+        Change::Publish(bundle) => plan.publish(bundle, &[], &published)?,
+        Change::PublishModels(bundle, models) => plan.publish(bundle, models, &published)?,
         Change::Revoke(version) => {
             known(version)?;
             plan.remove.push(client::bundle_name(version));
+            plan.remove.extend(own_models(repository, version, &published).await);
             if let Some(assignment) = client::assignment(repository).await? {
                 let keep = |named: Option<u64>| named.filter(|&named| named != version);
                 let without = Assignment { bundle: keep(assignment.bundle), previous: keep(assignment.previous), ..assignment.clone() };
@@ -341,6 +365,18 @@ async fn plan(repository: &Repository, change: Change<'_>) -> Result<Plan> {
         }
     }
     Ok(plan)
+}
+
+/// Names of the models that only this bundle has. If another bundle cannot be read, none.
+async fn own_models(repository: &Repository, version: u64, published: &[u64]) -> Vec<String> {
+    let mut names = BTreeSet::new();
+    let mut others = BTreeSet::new();
+    for &one in published {
+        let Ok(bundle) = client::bundle(repository, one).await else { return Vec::new() };
+        let its = if one == version { &mut names } else { &mut others };
+        its.extend(bundle.models.by_name().into_iter().filter_map(|(_, digest)| digest).map(client::model_name));
+    }
+    names.difference(&others).cloned().collect()
 }
 
 fn roles(repository: &Repository) -> Vec<RoleView> {

@@ -16,6 +16,13 @@
 //! percentile = "98%"
 //! ```
 //!
+//! A bundle for the hosts of a pool names models in place of knobs, by their SHA-256; they are files beside it:
+//!
+//! ```toml
+//! [models]
+//! untouched = "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08"
+//! ```
+//!
 //! A bundle may set parameters of the controllers. The configuration file of each machine sets what belongs to the machine (paths,
 //! devices, names), what starts or stops whole parts of the agent, and the units of the ages and thresholds in its history.
 
@@ -65,10 +72,16 @@ settings::tables! {
         trace: Option<String> = Unit::Text, "", "A fingerprint of the traces that the study read.";
         margin: Option<String> = Unit::Text, "", "The margin left under the objective in the evaluation.";
     }
+
+    /// The models of a bundle for the hosts of a pool.
+    pub(crate) struct ModelTable = "models", Optional {
+        untouched: Option<String> = Unit::Text, "", "The SHA-256 of the model of untouched memory.";
+        insensitive: Option<String> = Unit::Text, "", "The SHA-256 of the model of insensitivity to latency.";
+    }
 }
 
 /// A bundle, except for its knobs.
-static SCHEMA: Schema = Schema { name: "bundle", tables: &[Header::TABLE, Origin::TABLE], lists: &[], remedy };
+static SCHEMA: Schema = Schema { name: "bundle", tables: &[Header::TABLE, Origin::TABLE, ModelTable::TABLE], lists: &[], remedy };
 
 /// A checked bundle: every value is in its range.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -83,8 +96,34 @@ pub struct Bundle {
     pub expires_unix_s: u64,
     /// Where its values come from.
     pub provenance: Provenance,
+    /// The models that it distributes.
+    #[serde(skip_serializing_if = "Models::is_empty")]
+    pub models: Models,
     /// The keys and values that it sets.
     pub knobs: BTreeMap<&'static str, Value>,
+}
+
+/// The models of a bundle, each by its SHA-256 in lower-case hexadecimal.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Models {
+    /// The model of untouched memory.
+    pub untouched: Option<String>,
+    /// The model of insensitivity to latency.
+    pub insensitive: Option<String>,
+}
+
+impl Models {
+    /// The models by name.
+    #[must_use]
+    pub fn by_name(&self) -> [(&'static str, Option<&str>); 2] {
+        [("untouched", self.untouched.as_deref()), ("insensitive", self.insensitive.as_deref())]
+    }
+
+    /// Whether there is none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
 }
 
 /// Where the values of a bundle come from.
@@ -134,8 +173,12 @@ impl Bundle {
         }
         check_lengths(&mut document);
         let Origin { study, trace, margin } = document.get();
+        let models = read_models(&mut document);
         let mut nested = nested;
-        let knobs = read_knobs(&mut document, nested.as_mut());
+        let knobs = match nested.as_mut() {
+            None if !models.is_empty() => BTreeMap::new(),
+            nested => read_knobs(&mut document, nested),
+        };
         let problems = nested.map(Document::into_problems).unwrap_or_default();
         let bundle = Self {
             version,
@@ -143,6 +186,7 @@ impl Bundle {
             created_unix_s: created_unix_s.unwrap_or_default(),
             expires_unix_s: expires_unix_s.unwrap_or_default(),
             provenance: Provenance { study, trace, margin },
+            models,
             knobs,
         };
         document.extend(problems);
@@ -166,6 +210,14 @@ impl Bundle {
         for (key, value) in [("study", study), ("trace", trace), ("margin", margin)] {
             if let Some(value) = value {
                 text += &format!("{key} = {}\n", toml_string(value));
+            }
+        }
+        if !self.models.is_empty() {
+            text += "\n[models]\n";
+        }
+        for (name, digest) in self.models.by_name() {
+            if let Some(digest) = digest {
+                text += &format!("{name} = {}\n", toml_string(digest));
             }
         }
         let mut table = "";
@@ -228,6 +280,21 @@ fn check_lengths(document: &mut Document) {
     }
 }
 
+/// Returns the models that the bundle names, and reports what is no SHA-256.
+fn read_models(document: &mut Document) -> Models {
+    let ModelTable { untouched, insensitive } = document.get();
+    let models = Models { untouched, insensitive };
+    let section = document.section(&ModelTable::TABLE);
+    let digit = |byte: u8| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
+    for (name, digest) in models.by_name() {
+        if digest.is_some_and(|digest| digest.len() != 64 || !digest.bytes().all(digit)) {
+            let remedy = "write what sha256sum prints, or publish the file by `thermocline pool models publish`";
+            document.report(section.place(name), Invalid::new("not a SHA-256", remedy));
+        }
+    }
+    models
+}
+
 /// Returns what the bundle sets, and reports knobs that it may not set.
 fn read_knobs(document: &mut Document, nested: Option<&mut Document>) -> BTreeMap<&'static str, Value> {
     let root = document.section(&Header::TABLE);
@@ -260,6 +327,7 @@ fn remedy(key: &str) -> Option<String> {
     let name = key.split('.').next().unwrap_or(key);
     match key.strip_prefix("provenance.") {
         Some(_) => Some("write study, trace or margin".to_owned()),
+        None if name == "models" => Some("write untouched or insensitive".to_owned()),
         None if knobs().any(|knob| knob.key.split('.').next() == Some(name)) => {
             Some(format!("write [knobs.{name}] above the keys that it sets"))
         }
@@ -308,6 +376,22 @@ promotion_rate = "2%"
             assert_eq!(value(key), expected, "{key}");
         }
         assert_eq!(Bundle::parse("again", &bundle.to_toml()).unwrap(), bundle);
+    }
+
+    #[test]
+    fn a_bundle_of_models_needs_no_knobs() {
+        let digest = "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08";
+        let header = GOOD.split("[provenance]").next().unwrap();
+        let parse = |models: &str| Bundle::parse("models.toml", &format!("{header}[models]\n{models}"));
+        let bundle = parse(&format!("untouched = \"{digest}\"")).unwrap();
+        assert_eq!((bundle.models.untouched.as_deref(), bundle.knobs.len()), (Some(digest), 0));
+        assert_eq!(Bundle::parse("again", &bundle.to_toml()).unwrap(), bundle);
+        for wrong in [&digest[1..], "../../etc/passwd", &digest.to_uppercase()] {
+            let problems = parse(&format!("insensitive = \"{wrong}\"")).unwrap_err().to_string();
+            assert!(problems.contains("models.insensitive") && problems.contains("not a SHA-256"), "{problems}");
+        }
+        assert!(parse("touched = \"x\"").unwrap_err().to_string().contains("write untouched or insensitive"));
+        assert!(parse("").unwrap_err().to_string().contains("knobs"), "neither models nor knobs");
     }
 
     /// Replaces a part of the valid bundle; the problems contain all of `pieces`.

@@ -44,6 +44,10 @@ use crate::{accesses, free_memory, guest_file, host, monitor};
             "The model of untouched memory (Pond section 4.4).";
         insensitive: Option<PathBuf> = Unit::RelativePath, "",
             "The model of insensitivity to latency (Pond section 4.4), such as `/etc/thermocline/pool/insensitive.onnx`.";
+        store: Option<String> = Unit::Text, "",
+            "Where `thermocline pool models fetch` takes the models from: a directory, or `s3://bucket/prefix`. Without it the files are yours.";
+        root: PathBuf = Unit::RelativePath, "/etc/thermocline/models-root.json",
+            "The file of the root that signs that store.";
     }
 
     /// The monitor, which detects mispredicted guests and mitigates them (Pond section 4.3).
@@ -194,6 +198,8 @@ impl Settings {
         let predict = document.optional::<Models>().map(|models| Models {
             untouched: document.resolve(&models.untouched),
             insensitive: models.insensitive.map(|path| document.resolve(&path)),
+            root: document.resolve(&models.root),
+            ..models
         });
         let settings = Self {
             host,

@@ -139,7 +139,8 @@ fn root(config: &Config, repository: &Repository) -> PathBuf {
     repository.root.clone().unwrap_or_else(|| config.rollout.root.clone())
 }
 
-fn operator(config: &Config, signing: &Signing) -> Result<Operator> {
+/// The repository with the keys to change it.
+pub(crate) fn operator(config: &Config, signing: &Signing) -> Result<Operator> {
     let validity = Validity { timestamp: signing.valid, ..Validity::default() };
     let repository = &signing.repository;
     Ok(Operator::open(&store(config, repository)?, &root(config, repository), &signing.keys, validity)?)
@@ -156,7 +157,8 @@ fn change(config: &Config, format: Format, signing: &Signing, change: Change, wh
     print_change(format, &changed, what)
 }
 
-fn print_change(format: Format, changed: &ChangeSummary, what: &str) -> Result<()> {
+/// Prints what a change did, or would do.
+pub(crate) fn print_change(format: Format, changed: &ChangeSummary, what: &str) -> Result<()> {
     print(format, changed, || {
         let (would, version) = (if changed.dry_run { "dry run, nothing is written: " } else { "" }, changed.version);
         format!("{would}{what} (metadata version {version})\n")

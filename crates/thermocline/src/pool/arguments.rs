@@ -32,6 +32,9 @@ pub(crate) enum PoolCommand {
     Characterise(super::characterise::Characterise),
     /// Predict how much of a VM's memory would come from the pool
     Predict(super::predict::Predict),
+    /// Publish signed models for the hosts of a pool, and fetch them on a host
+    #[command(subcommand)]
+    Models(super::models::Models),
     /// Run the manager of a pool, which assigns slices to hosts and records them in a durable ledger
     Manager(super::manager::Manager),
     /// Create certificates for a manager, its hosts and its operators, signed by a new authority

@@ -109,7 +109,7 @@ impl Models {
     }
 
     /// Reads files that have changed. Returns whether the models were replaced, and errors of files that cannot be used. In place of
-    /// such a file the model that was read from it earlier stays in use.
+    /// such a file the model that was read from it earlier stays in use. A file that was removed is a model that was withdrawn.
     pub(super) fn refresh(&mut self) -> (bool, Vec<String>) {
         let Some(files) = &mut self.files else { return (false, Vec::new()) };
         let now = files.stamps();
@@ -117,14 +117,16 @@ impl Models {
             return (false, Vec::new());
         }
         let mut errors = Vec::new();
-        let read = (now[0] != files.read[0]).then(|| Untouched::load(&files.untouched));
+        let [no_untouched, no_insensitive] = [0, 1].map(|model: usize| now[model].is_none() && files.read[model].is_some());
+        let read = (!no_untouched && now[0] != files.read[0]).then(|| Untouched::load(&files.untouched));
         let (untouched, is_new) = newer(read, self.predictor.untouched(), &mut errors);
-        let read = files.insensitive.as_deref().filter(|_| now[1] != files.read[1]).map(Insensitive::load);
+        let read = files.insensitive.as_deref().filter(|_| !no_insensitive && now[1] != files.read[1]).map(Insensitive::load);
         let (insensitive, is_new_too) = newer(read, self.predictor.insensitive(), &mut errors);
         files.read = now;
-        if !is_new && !is_new_too {
+        if !is_new && !is_new_too && !no_untouched && !no_insensitive {
             return (false, errors);
         }
+        let (untouched, insensitive) = (untouched.filter(|_| !no_untouched), insensitive.filter(|_| !no_insensitive));
         let untouched = untouched.map_or_else(|| Untouched::load(&files.untouched), Ok);
         self.predictor = Arc::new(Predictor::new(untouched, insensitive.map(Ok)));
         // They are counted again from the file of lives.

@@ -124,7 +124,10 @@ impl Host {
             Err(error) => log::error!("{error}"),
         }
         let until = models.predictor().untouched().map(predict::Untouched::trained_until);
-        log::info!("the models were replaced; training of the one of untouched memory ended at {until:?} s");
+        match until {
+            Some(until) => log::info!("the models were replaced; training of the one of untouched memory ended at {until} s"),
+            None => log::info!("the models were replaced; there is none of untouched memory, and guests get no pool memory by it"),
+        }
     }
 
     /// Judges the model of untouched memory by the guests that it gave pool memory.

@@ -51,11 +51,11 @@ fn a_model_that_has_changed_is_read_again() {
     check(Why::NoPrediction, None);
     std::fs::write(&file, model()).unwrap();
     check(Why::Untouched, Some(691_200));
-    // A damaged file, and one that is gone, leave the model in use.
+    // A damaged file leaves the model in use, one that is gone has been withdrawn.
     std::fs::write(&file, b"damaged").unwrap();
     check(Why::Untouched, Some(691_200));
     std::fs::remove_file(&file).unwrap();
-    check(Why::Untouched, Some(691_200));
+    check(Why::NoPrediction, None);
     std::fs::write(&file, next_model()).unwrap();
     check(Why::Untouched, Some(691_201));
 }
