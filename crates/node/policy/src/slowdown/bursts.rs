@@ -6,13 +6,15 @@
 //!
 //! # Method
 //! *Known* blocks are those whose bit was found set while they were in slow memory. In each period a few known blocks are split, and their
-//! pages are sampled; the others are sampled as a whole. As the few are chosen at random, both kinds are accessed equally often, per block and
-//! second. So with `V` accessed pages of the split blocks, and `U` set bits of as many whole blocks in as long a time,
+//! pages are sampled; the others are sampled as a whole. As the few are chosen at random, both kinds are accessed equally often. So with the
+//! accessed pages `V` of the mean split block, and the set bits `U` of the mean whole block in the same period,
 //!
-//! `w = V / U`
+//! `w = sum(V) / sum(U)`
 //!
-//! is the number of pages for which a set bit stands, at most those of a huge page; both sums forget. It counts as 1, which it is for
-//! accesses at random, unless `V` exceeds `2 U` by 16.
+//! over these periods is the number of pages for which a set bit stands, at most those of a huge page; both sums forget. A scan
+//! concerns many blocks at once: whether a period has one does not matter, as it counts on both sides. (As a ratio of two
+//! rates, each over its own periods, `w` was 212 where a scan once a minute sets one bit for 512 pages.) It counts as 1, which it is
+//! for accesses at random, unless `sum(V)` exceeds `2 sum(U)` by 16.
 //!
 //! A known block is accessed `s` times per second in the long run, by its bit. A burst is rare, and most periods show nothing of
 //! it, so that it is the long run that counts: `(w - 1) s` is added to each estimate of the block. A block that was promoted stays
@@ -59,31 +61,54 @@ const KNOWN_MAX: usize = 1 << 16;
 struct Tally {
     /// In millionths.
     events: u64,
-    /// Microseconds of each block, added up.
+    /// Microseconds.
     time_us: u64,
 }
 
 impl Tally {
     fn add(&mut self, rate: AccessRate, window_us: u64) {
-        let events = u128::from(rate.0) * u128::from(window_us) / u128::from(MICRO);
-        self.events = self.events.saturating_add(u64::try_from(events).unwrap_or(u64::MAX));
+        self.events = self.events.saturating_add(events(rate, window_us));
         self.time_us = self.time_us.saturating_add(window_us);
     }
 
     fn forget(&mut self) {
-        self.events -= self.events / FORGET;
-        self.time_us -= self.time_us / FORGET;
-    }
-
-    /// Events in this time, in millionths.
-    fn in_time(self, time_us: u64) -> u64 {
-        let events = u128::from(self.events) * u128::from(time_us) / u128::from(self.time_us.max(1));
-        u64::try_from(events).unwrap_or(u64::MAX)
+        self.events = forget(self.events);
+        self.time_us = forget(self.time_us);
     }
 
     fn rate(self) -> AccessRate {
-        AccessRate(self.in_time(MICRO))
+        let rate = u128::from(self.events) * u128::from(MICRO) / u128::from(self.time_us.max(1));
+        AccessRate(u64::try_from(rate).unwrap_or(u64::MAX))
     }
+}
+
+/// Events of some blocks in one period.
+#[derive(Clone, Copy, Debug, Default)]
+struct Blocks {
+    /// In millionths.
+    events: u64,
+    count: u64,
+}
+
+impl Blocks {
+    fn add(&mut self, rate: AccessRate, window_us: u64) {
+        self.events = self.events.saturating_add(events(rate, window_us));
+        self.count += 1;
+    }
+
+    /// Of the mean block; `None` without blocks.
+    fn mean(self) -> Option<u64> {
+        self.events.checked_div(self.count)
+    }
+}
+
+/// Events in millionths.
+fn events(rate: AccessRate, window_us: u64) -> u64 {
+    u64::try_from(u128::from(rate.0) * u128::from(window_us) / u128::from(MICRO)).unwrap_or(u64::MAX)
+}
+
+const fn forget(sum: u64) -> u64 {
+    sum - sum / FORGET
 }
 
 /// A known block.
@@ -98,10 +123,13 @@ struct Known {
 #[derive(Clone, Debug, Default)]
 pub struct Bursts {
     known: BTreeMap<Key, Known>,
-    /// Accessed pages of known blocks that were split.
-    pages: Tally,
-    /// Set bits of known blocks that were whole.
-    bits: Tally,
+    /// In this period: known blocks that were split, and known ones that were whole.
+    split: Blocks,
+    whole: Blocks,
+    /// Accessed pages of the mean split block, in millionths, over the periods with both kinds.
+    pages: u64,
+    /// Set bits of the mean whole block, in the same periods.
+    bits: u64,
 }
 
 impl Bursts {
@@ -114,7 +142,7 @@ impl Bursts {
     /// Whether there is so much evidence that blocks need not be split in each period.
     #[must_use]
     pub fn has_evidence(&self) -> bool {
-        self.pages.events.min(self.bits.events) >= FORGET * MICRO
+        self.pages.min(self.bits) >= FORGET * MICRO
     }
 
     /// Takes in the rate of a block in slow memory that was sampled as a whole.
@@ -123,7 +151,7 @@ impl Bursts {
             known.bits.forget();
             known.bits.add(rate, window_us);
             known.unsampled = 0;
-            self.bits.add(rate, window_us);
+            self.whole.add(rate, window_us);
         } else if rate > AccessRate::ZERO && self.known.len() < KNOWN_MAX {
             // What made it known says nothing about how often it is accessed compared with others: it does not count for `w`.
             let mut known = Known::default();
@@ -136,7 +164,7 @@ impl Bursts {
     pub fn add_split(&mut self, block: Key, rate: AccessRate, window_us: u64) {
         if let Some(known) = self.known.get_mut(&block) {
             known.unsampled = 0;
-            self.pages.add(rate, window_us);
+            self.split.add(rate, window_us);
         }
     }
 
@@ -149,10 +177,13 @@ impl Bursts {
         }
     }
 
-    /// Forgets a part, at the end of a period.
+    /// Compares what the period showed, and forgets a part of what earlier ones did.
     pub fn end_period(&mut self) {
-        self.pages.forget();
-        self.bits.forget();
+        (self.pages, self.bits) = (forget(self.pages), forget(self.bits));
+        let (split, whole) = (std::mem::take(&mut self.split), std::mem::take(&mut self.whole));
+        if let (Some(pages), Some(bits)) = (split.mean(), whole.mean()) {
+            (self.pages, self.bits) = (self.pages.saturating_add(pages), self.bits.saturating_add(bits));
+        }
         self.known.values_mut().for_each(|known| known.unsampled += 1);
         self.known.retain(|_, known| known.bits.events >= KNOWN_MIN && known.unsampled <= UNSAMPLED_MAX);
     }
@@ -160,7 +191,7 @@ impl Bursts {
     /// `w`, in millionths: the pages for which a set bit stands.
     #[must_use]
     pub fn pages_per_bit(&self) -> u64 {
-        let (pages, bits) = (self.pages.events, self.bits.in_time(self.pages.time_us));
+        let Self { pages, bits, .. } = *self;
         if pages < bits.saturating_mul(BURST_MIN).saturating_add(MARGIN) {
             return MICRO;
         }
