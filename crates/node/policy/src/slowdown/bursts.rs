@@ -29,7 +29,7 @@ use std::collections::BTreeMap;
 
 use units::AccessRate;
 
-use super::rate::Estimate;
+use super::rate::{self, Estimate};
 
 /// A block: its process and first address.
 pub type Key = (i32, u64);
@@ -197,6 +197,12 @@ impl Bursts {
         }
         let ratio = u128::from(pages) * u128::from(MICRO) / u128::from(bits.max(1));
         u64::try_from(ratio).unwrap_or(u64::MAX).min(PAGES_MAX * MICRO)
+    }
+
+    /// The rate of a known block in the long run, by its bit: for a period that shows nothing of it.
+    #[must_use]
+    pub fn long_run(&self, block: Key) -> Estimate {
+        self.known.get(&block).map_or_else(Estimate::default, |known| rate::counted(known.bits.events / MICRO, known.bits.time_us))
     }
 
     /// The estimate of a huge page with its bursts: `own`, and `(w - 1) s`.

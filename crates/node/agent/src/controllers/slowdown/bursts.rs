@@ -1,6 +1,7 @@
 //! The job's bursts: which of its slow blocks are split to find out about them, and what they add to its rates.
 
 use policy::slowdown::bursts::{Bursts, Key};
+use policy::slowdown::rate::BitSamples;
 use trackers::rates::blocks::Block;
 use trackers::rates::sampler::BlockRate;
 use trackers::rates::selection;
@@ -60,6 +61,12 @@ impl Found {
             }
             bursts.end_period();
         }
+        // They are in slow memory, whatever is known of this period.
+        let lost = std::mem::take(&mut self.slow_lost).into_iter().map(|block| {
+            let estimate = bursts.long_run(key(&block));
+            BlockRate { block, estimate, samples: BitSamples::default(), parts: None }
+        });
+        self.slow_split.extend(lost);
         for rated in self.slow.iter_mut().chain(&mut self.sampled).filter(whole).chain(&mut self.slow_split) {
             rated.estimate = bursts.weigh(key(&rated.block), rated.estimate);
         }
@@ -69,7 +76,7 @@ impl Found {
 
 #[cfg(test)]
 mod tests {
-    use policy::slowdown::rate::{BitSamples, Estimate};
+    use policy::slowdown::rate::Estimate;
     use units::{AccessRate, Bytes};
 
     use super::*;
@@ -138,7 +145,10 @@ mod tests {
         assert_eq!(mean(&found.sampled[1]), factor, "not known, and accessed now");
         assert_eq!((mean(&found.sampled[2]), mean(&found.sampled[3])), (0, 1));
         let before = bursts.pages_per_bit();
+        found.slow_lost = vec![block(3)];
         found.weigh(&mut bursts, 0);
+        let lost = found.slow.last().unwrap();
+        assert!(lost.block == block(3) && mean(lost) >= factor && lost.estimate.upper > Some(lost.estimate.mean), "{lost:?}");
         assert_eq!(bursts.pages_per_bit(), before, "a period that ended early");
     }
 }

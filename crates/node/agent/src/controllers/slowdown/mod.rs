@@ -10,6 +10,7 @@ use std::cmp::Reverse;
 use config::Config;
 use policy::slowdown::bursts::Bursts;
 use policy::slowdown::{self, Params, Runs, Step};
+use trackers::rates::blocks::Block;
 use trackers::rates::sampler::BlockRate;
 use units::Bytes;
 
@@ -43,6 +44,8 @@ pub struct Found {
     slow: Vec<BlockRate>,
     /// Those of them that were split for the period.
     slow_split: Vec<BlockRate>,
+    /// Those that were to be split, and have no rate.
+    slow_lost: Vec<Block>,
     /// The sampled blocks of its other memory.
     sampled: Vec<BlockRate>,
     /// The job's memory that can be moved.

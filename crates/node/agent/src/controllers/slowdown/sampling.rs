@@ -55,6 +55,10 @@ impl Memory for Splittable<'_> {
         self.host.present(block)
     }
 
+    fn is_huge(&self, block: &Block) -> kernel::Result<bool> {
+        self.host.is_huge(block)
+    }
+
     fn split(&self, block: &Block) -> kernel::Result<bool> {
         if self.pids.contains(&block.pid) { self.changes.split(self.clock, || self.host.split(block)) } else { Ok(false) }
     }
@@ -223,6 +227,11 @@ impl SlowdownPolicy {
         for rated in round.slow_split {
             if let Some(job) = members.job_of(&rated).and_then(|path| by_job.get_mut(path)) {
                 job.slow_split.push(rated);
+            }
+        }
+        for block in round.slow_lost {
+            if let Some(job) = members.jobs.get(&block.pid).and_then(|path| by_job.get_mut(path.as_str())) {
+                job.slow_lost.push(block);
             }
         }
         let measurable = round.measurable;

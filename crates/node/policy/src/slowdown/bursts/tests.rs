@@ -56,6 +56,9 @@ fn one_scan_of_known_blocks_shows_for_how_many_pages_a_bit_stands() {
     assert!(weighed.mean > AccessRate(scans.0 * 9 / 10) && weighed.mean < AccessRate(scans.0 * 11 / 10), "{} {scans}", weighed.mean);
     assert_eq!(weighed.upper, Some(events(3) + weighed.mean));
     assert_eq!(bursts.weigh((1, 99), quiet), quiet, "nothing was seen of it");
+    let long_run = bursts.long_run((1, 7));
+    assert!(long_run.mean > AccessRate::ZERO && long_run.mean < events(1) && long_run.upper > Some(long_run.mean), "{long_run:?}");
+    assert_eq!(bursts.long_run((1, 99)), Estimate::default());
     assert_eq!(bursts.weigh((1, 99), Estimate { mean: events(1), upper: None }).upper, None);
 }
 

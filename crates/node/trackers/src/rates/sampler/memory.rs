@@ -18,6 +18,12 @@ pub trait Memory {
     /// # Errors
     /// `Gone` if the process has exited; any other error of the kernel's interface.
     fn split(&self, block: &Block) -> Result<bool>;
+
+    /// Returns whether the block is one huge page now: khugepaged may have collapsed it again.
+    ///
+    /// # Errors
+    /// As [`Memory::present`].
+    fn is_huge(&self, block: &Block) -> Result<bool>;
 }
 
 /// Blocks of processes of this machine.
@@ -32,6 +38,10 @@ pub struct Host<'a> {
 impl Memory for Host<'_> {
     fn present(&self, block: &Block) -> Result<Vec<u64>> {
         blocks::present(self.roots, block)
+    }
+
+    fn is_huge(&self, block: &Block) -> Result<bool> {
+        blocks::is_huge(self.roots, block)
     }
 
     fn split(&self, block: &Block) -> Result<bool> {

@@ -144,6 +144,7 @@ impl Sampler {
         if self.sampling.is_some() {
             let Some(observed) = self.sample(now, tracker)? else { return Ok(None) };
             self.sampling = None;
+            self.split.check(memory)?;
             self.end_stage(&observed);
         }
         while self.stage != Stage::Over {
@@ -256,7 +257,7 @@ impl Sampler {
         let mut round = std::mem::take(&mut self.round);
         round.sampled = std::mem::take(&mut self.sampled).into_iter().filter_map(Candidate::into_rate).collect();
         round.slow = self.slow.take_rates(&mut round.lost);
-        round.slow_split = self.split.take_rates(&mut round.lost);
+        (round.slow_split, round.slow_lost) = self.split.take_rates(&mut round.lost);
         round
     }
 }

@@ -88,6 +88,8 @@ pub struct Round {
     pub slow: Vec<BlockRate>,
     /// The blocks of the slow node that were split, without the lost ones: by accessed pages.
     pub slow_split: Vec<BlockRate>,
+    /// The lost ones of these.
+    pub slow_lost: Vec<Block>,
     /// Blocks that were split, to be collapsed again.
     pub split: Vec<Block>,
     /// Blocks without an estimate.

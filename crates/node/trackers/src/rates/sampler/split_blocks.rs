@@ -1,4 +1,7 @@
 //! Huge pages in slow memory that are split for a period, to find out how many of their pages are accessed.
+//!
+//! khugepaged may collapse one meanwhile. Then each of its pages shows the accesses to all of it, and DAMON reports them without a
+//! sign of that: such a block has no rate.
 
 use std::time::Duration;
 
@@ -21,6 +24,8 @@ pub(super) struct SplitBlocks {
     /// Blocks that are not split yet.
     whole: Vec<Block>,
     split: Vec<SplitBlock>,
+    /// Blocks without a rate.
+    lost: Vec<Block>,
     window: Duration,
 }
 
@@ -33,7 +38,7 @@ struct SplitBlock {
     of: u32,
     /// How often a sampled page was found accessed.
     accessed: u32,
-    /// Whether a page vanished or moved.
+    /// Whether a page vanished or moved, or the block was collapsed.
     changed: bool,
 }
 
@@ -41,11 +46,10 @@ impl SplitBlocks {
     /// Takes as many blocks as `points_left` allows, and lowers it.
     pub(super) fn new(mut blocks: Vec<Block>, points_left: &mut usize, lost: &mut Lost) -> Self {
         let fit = *points_left / PAGES;
-        let over = blocks.len().saturating_sub(fit);
-        blocks.truncate(fit);
-        lost.over_capacity += u32::try_from(over).unwrap_or(u32::MAX);
+        let over = blocks.split_off(fit.min(blocks.len()));
+        lost.over_capacity += u32::try_from(over.len()).unwrap_or(u32::MAX);
         *points_left -= blocks.len() * PAGES;
-        Self { whole: blocks, ..Self::default() }
+        Self { whole: blocks, lost: over, ..Self::default() }
     }
 
     /// Splits the blocks, and chooses the pages to sample. Adds what was split to `split`.
@@ -58,6 +62,7 @@ impl SplitBlocks {
                 }
                 Ok(false) => {
                     lost.not_split += 1;
+                    self.lost.push(block);
                     continue;
                 }
                 Err(error) => Err(error),
@@ -69,7 +74,22 @@ impl SplitBlocks {
                     self.split.push(SplitBlock { block, pages, of, accessed: 0, changed: false });
                 }
                 Err(error) if !error.is_gone() => return Err(error),
-                _ => lost.changed += 1,
+                _ => {
+                    lost.changed += 1;
+                    self.lost.push(block);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Finds out which blocks are huge pages again, at the end of a stage.
+    pub(super) fn check(&mut self, memory: &dyn Memory) -> Result<()> {
+        for split in &mut self.split {
+            match memory.is_huge(&split.block) {
+                Ok(huge) => split.changed |= huge,
+                Err(error) if error.is_gone() => split.changed = true,
+                Err(error) => return Err(error),
             }
         }
         Ok(())
@@ -98,13 +118,14 @@ impl SplitBlocks {
         self.window += window;
     }
 
-    /// The rates of the blocks: a page that was found accessed is one access. Counts blocks that changed as lost.
-    pub(super) fn take_rates(&mut self, lost: &mut Lost) -> Vec<BlockRate> {
+    /// The rates of the blocks, and those without one: a page that was found accessed is one access. Counts blocks that changed as lost.
+    pub(super) fn take_rates(&mut self, lost: &mut Lost) -> (Vec<BlockRate>, Vec<Block>) {
         let window_us = micros(self.window);
         let mut rates = Vec::with_capacity(self.split.len());
         for split in std::mem::take(&mut self.split) {
             if split.changed {
                 lost.changed += 1;
+                self.lost.push(split.block);
                 continue;
             }
             // So many pages in this time are as much as all pages in a part of it.
@@ -118,6 +139,6 @@ impl SplitBlocks {
                 parts: Some((split.of, u32::try_from(touched).unwrap_or(u32::MAX).min(split.of))),
             });
         }
-        rates
+        (rates, std::mem::take(&mut self.lost))
     }
 }

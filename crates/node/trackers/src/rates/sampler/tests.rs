@@ -28,6 +28,8 @@ struct Machine {
     present: BTreeMap<u64, Vec<u64>>,
     split: RefCell<BTreeSet<u64>>,
     cannot_split: bool,
+    /// Starts of blocks that are collapsed once they are split.
+    collapsed: BTreeSet<u64>,
     /// A process that exits, and the number of watches after which it does.
     exits: Option<(i32, usize)>,
     watches: Cell<usize>,
@@ -47,6 +49,11 @@ impl Memory for Machine {
     fn present(&self, block: &Block) -> Result<Vec<u64>> {
         self.check_alive(block)?;
         Ok(self.present.get(&block.start).cloned().unwrap_or_else(|| (block.start..block.end).step_by(4096).collect()))
+    }
+
+    fn is_huge(&self, block: &Block) -> Result<bool> {
+        self.check_alive(block)?;
+        Ok(self.collapsed.contains(&block.start))
     }
 
     fn split(&self, block: &Block) -> Result<bool> {
@@ -427,7 +434,10 @@ fn split_blocks_of_the_slow_node_show_their_accessed_pages() {
     machine.accessed.extend((0..512).map(|page| (3 * BLOCK + page * PAGE, 1)));
     machine.present.insert(5 * BLOCK, vec![5 * BLOCK, 5 * BLOCK + PAGE]);
     machine.accessed.insert(5 * BLOCK, 1);
-    let split = [3, 4, 5].map(|number| block(8, number, true));
+    // Block 6 is collapsed by the kernel, so that each of its pages shows what one of them shows.
+    machine.accessed.extend((0..512).map(|page| (6 * BLOCK + page * PAGE, 1)));
+    machine.collapsed.insert(6 * BLOCK);
+    let split = [3, 4, 5, 6].map(|number| block(8, number, true));
     let machine = Rc::new(machine);
     let mut tracker = Fake::new(&machine, 1_000);
     let all = Blocks { sampled: vec![block(7, 1, true)], slow: vec![block(8, 2, true)], split: split.to_vec() };
@@ -448,9 +458,11 @@ fn split_blocks_of_the_slow_node_show_their_accessed_pages() {
             (split[2], counted(3, 1), Some((2, 2))),
         ]
     );
-    assert_eq!((round.split, round.lost, round.slow.len(), round.sampled.len()), (split.to_vec(), Lost::default(), 1, 1));
-    // The pages of all three, in each stage.
-    assert_eq!(tracker.watches, [(2, 258), (1, 258), (1, 258)]);
+    let lost = Lost { changed: 1, ..Lost::default() };
+    assert_eq!((round.split, round.lost, round.slow.len(), round.sampled.len()), (split.to_vec(), lost, 1, 1));
+    assert_eq!(round.slow_lost, [split[3]]);
+    // The pages of all four, in each stage.
+    assert_eq!(tracker.watches, [(2, 386), (1, 386), (1, 386)]);
 }
 
 #[test]
@@ -463,4 +475,5 @@ fn blocks_that_cannot_be_split_are_lost() {
     let round = sampler.tick(sampler.due(), &mut tracker, &*machine).unwrap().expect("nothing to sample");
     assert_eq!(round.lost, Lost { not_split: 2, over_capacity: 1, ..Lost::default() });
     assert!(round.slow_split.is_empty() && round.split.is_empty());
+    assert_eq!(round.slow_lost.iter().map(|block| block.start / BLOCK).collect::<Vec<_>>(), [5, 3, 4]);
 }
