@@ -199,10 +199,12 @@ impl Bursts {
         u64::try_from(ratio).unwrap_or(u64::MAX).min(PAGES_MAX * MICRO)
     }
 
-    /// The rate of a known block in the long run, by its bit: for a period that shows nothing of it.
+    /// The rate of a known block in the long run, by its bit, for a period that shows nothing of it. Zero once it is forgotten: it was idle
+    /// for that long.
     #[must_use]
     pub fn long_run(&self, block: Key) -> Estimate {
-        self.known.get(&block).map_or_else(Estimate::default, |known| rate::counted(known.bits.events / MICRO, known.bits.time_us))
+        let idle = Estimate { mean: AccessRate::ZERO, upper: Some(AccessRate::ZERO) };
+        self.known.get(&block).map_or(idle, |known| rate::counted(known.bits.events / MICRO, known.bits.time_us))
     }
 
     /// The estimate of a huge page with its bursts: `own`, and `(w - 1) s`.

@@ -58,7 +58,7 @@ fn one_scan_of_known_blocks_shows_for_how_many_pages_a_bit_stands() {
     assert_eq!(bursts.weigh((1, 99), quiet), quiet, "nothing was seen of it");
     let long_run = bursts.long_run((1, 7));
     assert!(long_run.mean > AccessRate::ZERO && long_run.mean < events(1) && long_run.upper > Some(long_run.mean), "{long_run:?}");
-    assert_eq!(bursts.long_run((1, 99)), Estimate::default());
+    assert_eq!(bursts.long_run((1, 99)), Estimate { mean: AccessRate::ZERO, upper: Some(AccessRate::ZERO) });
     assert_eq!(bursts.weigh((1, 99), Estimate { mean: events(1), upper: None }).upper, None);
 }
 
