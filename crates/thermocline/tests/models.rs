@@ -39,6 +39,8 @@ fn models_reach_a_host_signed_and_are_withdrawn() {
     check(at, "pool models fetch --config host.toml", &["no bundle: no bundle is assigned"]);
     check(at, &format!("rollout assign --rollout m --bundle 1 --share 100% --control 0% {signed}"), &["follow bundle 1"]);
     check(at, "pool models fetch --config host.toml --dry-run", &["models/untouched.onnx would be written"]);
+    check(at, "--format json pool models fetch --config host.toml --dry-run", &["\"change\":\"written\"", "\"dry_run\":true"]);
+    assert!(!at.join("models/untouched.onnx").exists());
     check(at, "pool models fetch --config host.toml", &["bundle 1 (models-", "models/untouched.onnx written"]);
     assert_eq!(std::fs::read(at.join("models/untouched.onnx")).unwrap(), std::fs::read(&model).unwrap());
     check(at, "pool host --config host.toml --check", &["host host-a"]);

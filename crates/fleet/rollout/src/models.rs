@@ -39,6 +39,8 @@ pub struct Followed {
     pub files: Vec<Outcome>,
     /// Why the store could not be read. What was verified before is followed.
     pub trouble: Option<String>,
+    /// Whether the files stayed as they are, and the changes are what would be done.
+    pub dry_run: bool,
 }
 
 /// What became of the file of a model.
@@ -103,7 +105,7 @@ impl Written {
 /// unreachable store is no error ([`Followed::trouble`]) as long as no new model is needed.
 pub fn follow(follower: &mut Follower, paths: &Paths, now_unix_s: u64, dry_run: bool) -> Result<Followed> {
     let poll = follower.poll(now_unix_s);
-    let mut followed = Followed { version: None, id: None, why: None, files: Vec::new(), trouble: poll.error };
+    let mut followed = Followed { version: None, id: None, why: None, files: Vec::new(), trouble: poll.error, dry_run };
     let Some(guidance) = follower.guidance().cloned() else {
         followed.why = Some("nothing is known of the store yet".to_owned());
         return Ok(followed);

@@ -138,24 +138,24 @@ fn fetch(format: Format, arguments: &Fetch) -> Result<()> {
     }
     let paths = Paths { untouched: Some(predict.untouched), insensitive: predict.insensitive };
     let followed = models::follow(&mut follower, &paths, now_unix_s(), arguments.dry_run)?;
-    print(format, &followed, || text(&followed, arguments.dry_run))?;
+    print(format, &followed, || text(&followed))?;
     match followed.trouble {
         Some(trouble) => bail!("{trouble}; the models stay as they were verified before"),
         None => Ok(()),
     }
 }
 
-fn text(followed: &Followed, dry_run: bool) -> String {
-    let Followed { version, id, why, files, .. } = followed;
+fn text(followed: &Followed) -> String {
+    let Followed { version, id, why, files, dry_run, .. } = followed;
     let mut text = match (version, id) {
         (Some(version), Some(id)) => format!("bundle {version} ({id})\n"),
         _ => format!("no bundle: {}\n", why.as_deref().unwrap_or("none is assigned")),
     };
     for file in files {
         let done = match file.change {
-            Change::Written if dry_run => "would be written",
+            Change::Written if *dry_run => "would be written",
             Change::Written => "written",
-            Change::Removed if dry_run => "would be removed",
+            Change::Removed if *dry_run => "would be removed",
             Change::Removed => "removed",
             Change::Unchanged => "unchanged",
         };

@@ -43,7 +43,8 @@ pub(super) fn take_split(bursts: &Bursts, slow: &mut Vec<Block>, turn: u64) -> V
 }
 
 impl Found {
-    /// Takes in what a period showed, and adds the bursts to the rates of all huge pages that were sampled as a whole.
+    /// Takes in what a period showed, and adds the bursts to the rates of all huge pages but those of the fast node that were
+    /// sampled in parts.
     ///
     /// A period that ended early, with a window of zero, shows nothing.
     pub(super) fn weigh(&mut self, bursts: &mut Bursts, window_us: u64) {
