@@ -50,6 +50,8 @@ def run(lab: Lab) -> dict[str, Any]:
         lab.say(f"the figure after {steps['figure']:.0f} s: at most {most:.1f} MiB; doctor: {remedies}")
         _set_up(lab, guest)
         saved = _saved(guest)
+        compressor = guest.read("/sys/module/zswap/parameters/compressor").strip()
+        lab.say(f"the agent saved {saved / MIB:.1f} MiB by {compressor}")
     could = sum(_of(view, name)["could_save_at_most_bytes"] for name in SERVICES)
     error = abs(could - saved) / saved
     lab.at_most("seconds", steps["figure"], FIGURE_WITHIN_SECONDS)
@@ -59,6 +61,7 @@ def run(lab: Lab) -> dict[str, Any]:
         "could_save_error_ratio": error,
         "could_save_at_most_bytes": could,
         "saved_bytes": saved,
+        "compressor": compressor,
         "steps_seconds": steps,
         "remedies": remedies,
     }

@@ -19,8 +19,8 @@
 //!
 //! Compressing costs, too, and the kernel compresses while a task waits, once memory is short. What is stored in a second times the
 //! time to compress a page is the processor time that a compressor needs; above [`Accepted::compress_max_us`] a compressor is not
-//! chosen, and is replaced if it is in use. At 16,384 pages a second, the agent's own default limit of 64 MiB/s, 10 us for each
-//! page are 16 % of one processor.
+//! chosen, and is replaced if it is in use. At 16,384 pages a second, 64 MiB/s, 10 us for each page are 16 % of one processor. What
+//! the agent offloads by itself does not count: it has a limit of processor time of its own, and no task waits for it.
 //!
 //! # Properties
 //! Each is a test of this name: a choice is kept until another one saves more; a slow compressor is never chosen; what returns at
@@ -53,8 +53,8 @@ pub struct Accepted {
     pub latency_max_us: u32,
     /// Whether the memory of one of them returns as a whole.
     pub at_once: bool,
-    /// The longest time to compress a page, in microseconds, at the rate at which pages are stored now. The fastest compressor, and
-    /// those that take up to [`AT_ONCE_FACTOR`] times as long, are accepted at any rate.
+    /// The longest time to compress a page, in microseconds, at the rate at which the kernel stores pages by itself now. The
+    /// fastest compressor, and those that take up to [`AT_ONCE_FACTOR`] times as long, are accepted at any rate.
     pub compress_max_us: u64,
 }
 

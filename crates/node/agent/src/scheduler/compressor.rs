@@ -1,17 +1,15 @@
 //! Chooses zswap's compressor by what it makes of the jobs' cold pages (`policy::compressor`), while nothing else uses zswap.
 
-use std::path::PathBuf;
-use std::time::Duration;
-
 use config::Policy;
 use kernel::zswap::Zswap;
 use policy::compressor::{self, Accepted, Offer};
 use policy::tiering::row::Accounting;
+use std::path::PathBuf;
 use trackers::compressibility::{Family, Measurement};
 use units::{Age, Bytes, Millis, RatioPpm};
 
 use super::Agent;
-use super::state::ZswapCompressor;
+use super::state::{Stored, ZswapCompressor};
 use crate::controllers::tiering;
 use crate::job::Job;
 use crate::now::Now;
@@ -37,6 +35,8 @@ struct Tried {
     pages: Bytes,
     /// DRAM of what zswap holds of all jobs.
     pool: Bytes,
+    /// What the agent has offloaded of all jobs since it has known them.
+    offloaded: Bytes,
     offers: [Option<Offer>; 3],
     latency_max_us: Option<u32>,
     /// Whether one of the jobs returns as a whole.
@@ -49,6 +49,7 @@ impl Tried {
         let mut tried = Self::default();
         for job in jobs {
             tried.pool += job.memory.pool_dram();
+            tried.offloaded += job.counters.totals.offloaded;
             tried.at_once |= job.treatment.policy == Policy::Background;
             let in_zswap = job.tiering.tier().is_none_or(|tier| tier.accounting == Accounting::Compressed);
             if let Some(measured) = job.tiering.measured.as_ref().filter(|_| in_zswap) {
@@ -77,19 +78,29 @@ impl Tried {
     }
 }
 
+impl Stored {
+    /// Pages that were stored after `self` and until `next`, because the kernel was short of memory. What the agent asked for is
+    /// bounded by its own processor time, and no task waits for it. Otherwise the memory that is cold when the agent starts, and is
+    /// offloaded in one go, would be in a weaker compressor for as long as it stays cold.
+    fn for_the_kernel(self, next: Self) -> u64 {
+        next.pages.saturating_sub(self.pages).saturating_sub(next.by_agent.saturating_sub(self.by_agent))
+    }
+}
+
 impl ZswapCompressor {
-    /// The longest time to compress a page, by the highest rate at which pages were stored in the last control periods.
-    fn compress_max_us(&mut self, now: Now, stored_pages: u64) -> u64 {
+    /// The longest time to compress a page, by the highest rate at which the kernel stored pages by itself in the last control
+    /// periods.
+    fn compress_max_us(&mut self, now: Stored) -> u64 {
         if self.stored.len() > STORED_PERIODS {
             self.stored.pop_front();
         }
-        self.stored.push_back((now.since_boot, stored_pages));
+        self.stored.push_back(now);
         let processors = std::thread::available_parallelism().map_or(1, |processors| processors.get() as u64);
-        let of = |((from, before), (to, after)): (&(Duration, u64), &(Duration, u64))| {
-            let time_ms = Millis(u64::try_from(to.saturating_sub(*from).as_millis()).unwrap_or(u64::MAX));
-            Accepted::compress_max_us(after.saturating_sub(*before), time_ms, processors, COMPRESS_MAX)
+        let of = |(before, after): (&Stored, &Stored)| {
+            let time_ms = Millis(u64::try_from(after.at.saturating_sub(before.at).as_millis()).unwrap_or(u64::MAX));
+            Accepted::compress_max_us(before.for_the_kernel(*after), time_ms, processors, COMPRESS_MAX)
         };
-        let is_period = |(from, to): &(&(Duration, u64), &(Duration, u64))| to.0 > from.0;
+        let is_period = |(before, after): &(&Stored, &Stored)| after.at > before.at;
         self.stored.iter().zip(self.stored.iter().skip(1)).filter(is_period).map(of).min().unwrap_or(u64::MAX)
     }
 }
@@ -114,7 +125,9 @@ impl Agent {
         if !config.zswap.manage && is_used_by_others(machine.pool_bytes, tried.pool) {
             return self.leave_compressor();
         }
-        let compress_max_us = self.compressor.compress_max_us(now, machine.reclaim.stored_pages);
+        let by_agent = tried.offloaded.to_pages(kernel::page_size()).0;
+        let stored = Stored { at: now.since_boot, pages: machine.reclaim.stored_pages, by_agent };
+        let compress_max_us = self.compressor.compress_max_us(stored);
         let [Some(lzo), Some(lz4), Some(zstd)] = tried.offers else { return };
         let (offers, used) = ([lzo, lz4, zstd], Family::of_compressor(&machine.compressor));
         // One that takes too much time is replaced at once; the one in its place is kept for as long as any choice.

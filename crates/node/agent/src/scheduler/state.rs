@@ -40,8 +40,19 @@ pub(super) struct ZswapCompressor {
     pub(super) changed_at: Option<Duration>,
     /// The newest sample that the choice is based on, in milliseconds since boot.
     pub(super) sampled_at: Millis,
-    /// What zswap stored, at the last control periods: time since boot, and pages since then.
-    pub(super) stored: VecDeque<(Duration, u64)>,
+    /// What zswap stored, at the last control periods.
+    pub(super) stored: VecDeque<Stored>,
+}
+
+/// What zswap stored until a time, by counters that only grow while no job ends.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Stored {
+    /// Time since boot.
+    pub(super) at: Duration,
+    /// Pages stored since boot.
+    pub(super) pages: u64,
+    /// Those of them that the agent asked for, or more: some passed zswap.
+    pub(super) by_agent: u64,
 }
 
 /// What survives the process.

@@ -61,22 +61,22 @@ fn a_job_that_returns_at_once_gets_no_slow_compressor() {
     }
 }
 
+/// Gives the job a new sample, in which zstd compresses best and takes three times as long as lz4.
+fn zstd_takes_three_times_as_long(agent: &mut Agent, sampled_at_ms: u64) {
+    let families = [(34, 5), (40, 4), (20, 12)];
+    let families = families.map(|(percent, compress_us)| Compression { ratio: RatioPpm(percent * 10_000), decompress_us: 9, compress_us });
+    let tiering = &mut agent.jobs.get_mut(JOB).unwrap().job.tiering;
+    tiering.measured = Some(Measurement::new(Sample { pages: 64, incompressible: 0 }, families));
+    tiering.sampled_at_ms = Some(Millis(sampled_at_ms));
+}
+
 #[test]
 fn a_compressor_that_takes_too_much_time_is_replaced() {
     let machine = machine();
     let stored = |pages: u64| machine.put("proc/vmstat", &format!("pswpin 0\npswpout 0\nzswpout {pages}\n"));
     stored(0);
     let mut agent = sampled(&machine, "", Options::default(), [34, 40, 20]);
-    let mut families = [34, 40, 20].map(|percent| Compression { ratio: RatioPpm(percent * 10_000), decompress_us: 9, compress_us: 0 });
-    for (family, us) in families.iter_mut().zip([5, 4, 12]) {
-        family.compress_us = us;
-    }
-    let job = |agent: &mut Agent, ms| {
-        let tiering = &mut agent.jobs.get_mut(JOB).unwrap().job.tiering;
-        tiering.measured = Some(Measurement::new(Sample { pages: 64, incompressible: 0 }, families));
-        tiering.sampled_at_ms = Some(Millis(ms));
-    };
-    job(&mut agent, 1_000_000);
+    zstd_takes_three_times_as_long(&mut agent, 1_000_000);
     agent.control(at(1_000));
     assert_eq!(machine.get(COMPRESSOR), "zstd");
     // More in a minute than any machine compresses in a twentieth of its time.
@@ -86,9 +86,27 @@ fn a_compressor_that_takes_too_much_time_is_replaced() {
     // It is not tried again at once, although nothing more is stored.
     for (minutes, expected) in [(2..10, "lzo"), (10..14, "zstd")] {
         for minute in minutes {
-            job(&mut agent, 1_000_000 + 60_000 * minute);
+            zstd_takes_three_times_as_long(&mut agent, 1_000_000 + 60_000 * minute);
             agent.control(at(1_000 + 60 * minute));
         }
+        assert_eq!(machine.get(COMPRESSOR), expected);
+    }
+}
+
+#[test]
+fn what_the_agent_offloads_does_not_decide() {
+    let machine = machine();
+    let stored = |pages: u64| machine.put("proc/vmstat", &format!("pswpin 0\npswpout 0\nzswpout {pages}\n"));
+    stored(0);
+    let mut agent = sampled(&machine, "", Options::default(), [34, 40, 20]);
+    zstd_takes_three_times_as_long(&mut agent, 1_000_000);
+    agent.control(at(1_000));
+    assert_eq!(machine.get(COMPRESSOR), "zstd");
+    // The kernel stored nothing by itself, and then more than any machine compresses in a twentieth of its time.
+    for (at_s, pages, expected) in [(1_060, 1 << 30, "zstd"), (1_120, 1 << 40, "lzo")] {
+        stored(pages);
+        agent.jobs.get_mut(JOB).unwrap().job.counters.totals.offloaded = Pages(1 << 30).to_bytes(kernel::page_size());
+        agent.control(at(at_s));
         assert_eq!(machine.get(COMPRESSOR), expected);
     }
 }
