@@ -98,9 +98,17 @@ pub enum Error {
 /// # Errors
 /// [`enum@Error`]
 pub fn request(runtime: &Path, request: &Request) -> Result<Value, Error> {
+    request_within(runtime, request, REPLY_TIMEOUT)
+}
+
+/// [`request`], for a client that does not wait as long for the reply.
+///
+/// # Errors
+/// [`enum@Error`]
+pub fn request_within(runtime: &Path, request: &Request, timeout: Duration) -> Result<Value, Error> {
     let path = runtime.join(NAME);
     let exchange = || -> std::io::Result<Value> {
-        let reply = daemon::socket::ask(&path, &serde_json::to_string(request)?, REPLY_TIMEOUT)?;
+        let reply = daemon::socket::ask(&path, &serde_json::to_string(request)?, timeout)?;
         Ok(serde_json::from_str(&reply)?)
     };
     let reply = exchange().map_err(|source| Error::NoHost { path: path.clone(), source })?;

@@ -8,6 +8,7 @@
 mod file;
 pub mod lines;
 pub mod record;
+mod words;
 
 pub use file::Journal;
 pub use lines::{Contents, ReadError, read, read_contents};

@@ -66,6 +66,9 @@ pub struct Line {
     pub local_bytes: Bytes,
     /// Pool memory.
     pub pool_bytes: Bytes,
+    /// Slices that its process maps.
+    #[serde(default)]
+    pub slices: u64,
     /// Pool memory that it had touched at the last sample.
     pub pool_touched_bytes: Option<Bytes>,
     /// Share of pool memory in the memory that it accessed between the last two samples.
@@ -130,6 +133,7 @@ fn line(record: &Record, busy: Option<&str>) -> Line {
         cores: record.request.vm.cores,
         local_bytes: record.local_bytes(),
         pool_bytes: record.pool_bytes(),
+        slices: record.mapped.len() as u64,
         pool_touched_bytes: record.usage.map(|usage| usage.pool_touched_bytes),
         pool_accessed_ratio: ratio,
         verdict: record.verdict,

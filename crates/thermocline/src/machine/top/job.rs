@@ -39,12 +39,16 @@ fn figures<'a>(job: &'a Job, state: &State) -> Vec<Line<'a>> {
     let percent = |ratio: Option<f64>| ratio.map_or_else(|| "-".to_owned(), |ratio| format!("{:.3}%", ratio * 100.0));
     let promotions = percent(job.promotion_rate_ratio_per_min);
     let style = if job.is_over() { state.theme.alarm() } else { Style::new() };
-    let tier = job.tier.as_deref().unwrap_or("none");
+    let tier = match &job.tier {
+        None if job.tier_reason.is_empty() => "no choice of its tier is recorded until now".to_owned(),
+        tier => format!("tier {}: {}", tier.as_deref().unwrap_or("none"), job.tier_reason),
+    };
+    let protected = job.protection_bytes.map(|bytes| format!(", protected {bytes}")).unwrap_or_default();
     vec![
         Line::styled(job.job.as_str(), Style::new().add_modifier(Modifier::BOLD)),
         Line::from(format!("policy {}, class {}, tracker {}", job.policy, job.class, job.tracker)),
-        Line::from(format!("tier {tier}: {}", job.tier_reason)),
-        Line::from(format!("memory {}, working set {}, protected {}", job.memory_bytes, job.working_set_bytes, job.protection_bytes,)),
+        Line::from(tier),
+        Line::from(format!("memory {}, working set {}{protected}", job.memory_bytes, job.working_set_bytes)),
         Line::from(format!("cold {}, far {}, saved {}", job.cold_bytes, job.far_bytes, job.saved_bytes)),
         Line::from(vec![
             Span::raw("promotions "),
@@ -116,7 +120,8 @@ fn seconds(age: f64) -> String {
 fn decisions(frame: &mut Frame<'_>, area: Rect, state: &State, job: &Job) {
     let block = Block::new().borders(Borders::TOP).title(" last decisions ");
     let block = if state.theme.ascii { block.border_set(ascii()) } else { block };
-    let now = units::millis(SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default());
+    let of_clock = || units::millis(SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default());
+    let now = state.position.map_or_else(of_clock, |position| position.unix_ms.0);
     let mut lines = Vec::new();
     for controller in &job.recent {
         let mut decisions: Vec<_> = controller.decisions.iter().collect();
@@ -131,6 +136,6 @@ fn decisions(frame: &mut Frame<'_>, area: Rect, state: &State, job: &Job) {
     frame.render_widget(Paragraph::new(lines).block(block), area);
 }
 
-fn ascii() -> ratatui::symbols::border::Set<'static> {
+pub(super) fn ascii() -> ratatui::symbols::border::Set<'static> {
     ratatui::symbols::border::Set { horizontal_top: "-", ..ratatui::symbols::border::PLAIN }
 }

@@ -22,7 +22,10 @@ const WORDS: [u16; 3] = [12, 9, 9];
 pub(super) fn draw(frame: &mut Frame<'_>, area: Rect, state: &State) {
     let jobs = state.jobs();
     if jobs.is_empty() {
-        let why = if state.view.jobs.is_empty() {
+        let why = if state.view.kernel.is_empty() {
+            // Why is on the screen already.
+            ""
+        } else if state.view.jobs.is_empty() {
             "The agent has no job yet: no cgroup with a process matches a [[job]] rule of its configuration."
         } else {
             "No job contains this text. Esc shows all."
@@ -50,13 +53,7 @@ fn header<'a>(state: &State, wide: bool) -> Row<'a> {
     let titles = ["job", "memory", "cold", "far", "saved", "older", "promo", "stall"];
     let mut cells = Vec::new();
     for (column, title) in Column::ALL.into_iter().zip(titles) {
-        let mark = if column != state.column {
-            ""
-        } else if state.reversed == (column == Column::Job) {
-            "v"
-        } else {
-            "^"
-        };
+        let mark = if column == state.column { state.mark(column == Column::Job) } else { "" };
         let text = Text::from(format!("{title}{mark}"));
         if column == Column::Job {
             cells.push(Cell::from(text));
@@ -88,12 +85,12 @@ fn row<'a>(job: &Job, state: &State, wide: bool, room: usize) -> Row<'a> {
 }
 
 /// A path that fits `room` characters: its end distinguishes jobs.
-fn end_of(path: &str, room: usize) -> String {
+pub(super) fn end_of(path: &str, room: usize) -> String {
     let length = path.chars().count();
     if length <= room { path.to_owned() } else { ['~'].into_iter().chain(path.chars().skip(length + 1 - room.max(1))).collect() }
 }
 
 /// A size without the space and the last two letters of its unit: `1.5G`.
-fn short(bytes: Bytes) -> String {
+pub(super) fn short(bytes: Bytes) -> String {
     bytes.to_string().replace("iB", "").replace(' ', "")
 }

@@ -2,35 +2,42 @@
 //!
 //! | module | what it holds |
 //! |---|---|
+//! | `source` | where answers come from: running daemons, or a journal |
+//! | `recorded` | a journal as a sequence of control periods |
 //! | `view` | what is read of the agent's status |
 //! | `state` | what the user chose: order, filter, page; and the ages seen so far |
 //! | `screen` | the frame of every page, and the machine's lines |
 //! | `jobs`, `job` | the table of jobs; one job's page |
+//! | `guests`, `guest` | the same for the guests of a pool host |
 //! | `theme` | colours and characters |
 
 use std::io::IsTerminal;
-use std::path::Path;
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use agent::socket;
 use anyhow::{Result, ensure};
 use clap::Args;
 use config::Config;
 use ratatui::DefaultTerminal;
 use ratatui::crossterm::event::{self, Event};
 
+mod guest;
+mod guests;
 mod job;
 mod jobs;
+mod recorded;
 mod screen;
+mod source;
 mod state;
 #[cfg(test)]
 mod tests;
 mod theme;
 mod view;
 
+use source::Source;
 use state::{Next, State};
 use theme::Theme;
-use view::View;
+use units::UnixMillis;
 
 #[derive(Debug, Args)]
 pub(crate) struct Top {
@@ -43,6 +50,15 @@ pub(crate) struct Top {
     /// Draw without colours; the default where NO_COLOR is set
     #[arg(long)]
     no_color: bool,
+    /// Show what a journal recorded: a file, or a directory with an agent's journal, such as /var/lib/thermocline
+    #[arg(long, value_name = "PATH")]
+    journal: Option<PathBuf>,
+    /// Begin at this time of the journal
+    #[arg(long, value_name = "TIME", requires = "journal", value_parser = crate::values::time)]
+    from: Option<u64>,
+    /// The runtime directory of the pool host's configuration
+    #[arg(long, value_name = "DIR", default_value = "/run/thermocline", conflicts_with = "journal")]
+    pool_runtime: PathBuf,
 }
 
 /// The shortest interval: each update makes the agent write its whole state.
@@ -59,14 +75,16 @@ pub(crate) fn top(config: &Config, top: &Top) -> Result<()> {
         std::io::stdout().is_terminal() && std::io::stdin().is_terminal(),
         "`top` needs a terminal; for scripts there is `thermocline status --format json`"
     );
-    let directory = &config.agent.runtime_dir;
-    // Without an agent the reason is printed, and the terminal is left as it is.
-    let first = ask(directory, false)?;
     let theme =
         Theme { ascii: top.ascii || !is_utf8(), color: !top.no_color && std::env::var_os("NO_COLOR").is_none_or(|set| set.is_empty()) };
-    let mut state = State::new(theme, first);
+    let mut state = State::new(theme);
+    // Without an answer the reason is printed, and the terminal is left as it is.
+    let mut source = match &top.journal {
+        Some(journal) => Source::journal(journal, top.from.map(UnixMillis), &mut state)?,
+        None => Source::live(&config.agent.runtime_dir, &top.pool_runtime, &mut state)?,
+    };
     let mut terminal = ratatui::try_init()?;
-    let ended = follow(&mut terminal, directory, top.interval, &mut state);
+    let ended = follow(&mut terminal, &mut source, top.interval, &mut state);
     ratatui::restore();
     ended
 }
@@ -77,7 +95,7 @@ fn is_utf8() -> bool {
     set.is_some_and(|value| value.to_string_lossy().to_ascii_lowercase().replace('-', "").contains("utf8"))
 }
 
-fn follow(terminal: &mut DefaultTerminal, directory: &Path, interval: Duration, state: &mut State) -> Result<()> {
+fn follow(terminal: &mut DefaultTerminal, source: &mut Source, interval: Duration, state: &mut State) -> Result<()> {
     let mut next = Instant::now() + interval;
     loop {
         terminal.draw(|frame| screen::draw(frame, state))?;
@@ -85,7 +103,8 @@ fn follow(terminal: &mut DefaultTerminal, directory: &Path, interval: Duration, 
             match event::read()? {
                 Event::Key(key) => match state.key(key) {
                     Next::Quit => return Ok(()),
-                    Next::Ask => next = Instant::now(),
+                    Next::Ask => source.ask(state),
+                    Next::Go(periods) => source.go(periods, state),
                     Next::Draw => {}
                 },
                 _ => continue,
@@ -93,15 +112,9 @@ fn follow(terminal: &mut DefaultTerminal, directory: &Path, interval: Duration, 
         }
         if Instant::now() >= next {
             if !state.is_paused() {
-                state.update(ask(directory, state.wants_decisions()));
+                source.next(state);
             }
             next = Instant::now() + interval;
         }
     }
-}
-
-/// Asks the agent for its state, with the jobs' last decisions if they are shown.
-fn ask(directory: &Path, decisions: bool) -> Result<View> {
-    let request = if decisions { "explain" } else { "status" };
-    Ok(serde_json::from_value(socket::ask(directory, request)?)?)
 }

@@ -7,8 +7,10 @@ use ratatui::backend::TestBackend;
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use serde_json::{Value, json};
 
+use super::guest::ranges;
 use super::screen;
-use super::state::{Next, State};
+use super::source::Source;
+use super::state::{Answers, Next, State};
 use super::theme::Theme;
 use super::view::View;
 
@@ -46,7 +48,13 @@ fn state() -> State {
         job("/system.slice/postgresql@17-main.service", 200 * MIB, 30 * MIB, Some(0.0031)),
         job("/batch", 40 * MIB, 0, None),
     ];
-    State::new(Theme { ascii: true, color: false }, answer(&jobs))
+    let mut state = State::new(Theme { ascii: true, color: false });
+    agent_answers(&mut state, Ok(answer(&jobs)));
+    state
+}
+
+fn agent_answers(state: &mut State, answer: anyhow::Result<View>) {
+    state.update(Answers { agent: Some(answer), ..Answers::default() });
 }
 
 fn press(state: &mut State, keys: &[KeyCode]) -> Vec<Next> {
@@ -78,12 +86,12 @@ fn a_job_has_a_page_with_its_ages_over_time_and_its_decisions() {
     let mut state = state();
     for used in [60, 30, 10] {
         let jobs = [job("/system.slice/redis-server.service", used * 5 * MIB, 20 * MIB, None)];
-        state.update(Ok(answer(&jobs)));
+        agent_answers(&mut state, Ok(answer(&jobs)));
     }
     assert_eq!(press(&mut state, &[KeyCode::Enter]), [Next::Ask]);
-    assert!(state.wants_decisions());
+    assert_eq!(state.job_of_page(), Some("/system.slice/redis-server.service"));
     check("job-80x24.txt", &state, 80, 24);
-    state.update(Ok(answer(&[])));
+    agent_answers(&mut state, Ok(answer(&[])));
     check("job-ended.txt", &state, 80, 8);
     press(&mut state, &[KeyCode::Esc]);
     check("no-jobs.txt", &state, 80, 8);
@@ -112,10 +120,107 @@ fn jobs_are_ordered_filtered_and_stay_selected() {
 #[test]
 fn an_agent_that_is_gone_is_said_and_the_last_answer_stays() {
     let mut state = state();
-    state.update(Err(anyhow::anyhow!("no agent answers")));
+    agent_answers(&mut state, Err(anyhow::anyhow!("no agent answers")));
     check("agent-gone.txt", &state, 80, 12);
     press(&mut state, &[KeyCode::Char('?')]);
     check("help.txt", &state, 100, 24);
+}
+
+/// What a pool host with three guests answers.
+fn host() -> Value {
+    let guest = |name: &str, local: u64, pool: u64, accessed: Option<f64>| {
+        json!({
+            "name": name, "state": "running", "busy": null, "pid": 4711, "cores": 4, "local_bytes": local * MIB, "pool_bytes": pool * MIB,
+            "slices": pool / 256, "pool_touched_bytes": accessed.map(|_| 64 * MIB), "pool_accessed_ratio": accessed, "verdict": null,
+            "mitigated": false,
+        })
+    };
+    json!({
+        "host": "h1", "local_bytes": 65_536 * MIB, "local_used_bytes": 20_480 * MIB, "totals": { "started": 12, "mitigated": 1 },
+        "pool_error": "no pool manager answers",
+        "guests": [guest("cache", 6144, 2048, Some(0.012)), guest("db", 8192, 0, None), guest("web-1", 6144, 4096, Some(0.0))],
+        "damaged": { "old": "its record cannot be read" },
+    })
+}
+
+fn host_answers(state: &mut State, guest: Option<Value>) {
+    let guest = guest.map(|record| Ok(serde_json::from_value(record).unwrap()));
+    state.update(Answers { host: Some(Ok(serde_json::from_value(host()).unwrap())), guest, ..Answers::default() });
+}
+
+#[test]
+fn the_guests_of_a_pool_host_have_a_table_and_pages() {
+    let mut state = state();
+    assert_eq!(press(&mut state, &[KeyCode::Tab]), [Next::Ask]);
+    host_answers(&mut state, None);
+    check("guests-100x16.txt", &state, 100, 16);
+    let names = |state: &State| state.guests().iter().map(|guest| guest.name.clone()).collect::<Vec<_>>();
+    assert_eq!(names(&state), ["web-1", "cache", "db"], "most pool memory first");
+    press(&mut state, &[KeyCode::Char('s'), KeyCode::Char('s'), KeyCode::Char('s'), KeyCode::Char('s')]);
+    assert_eq!(names(&state), ["cache", "db", "web-1"], "by name");
+    press(&mut state, &[KeyCode::Char('/'), KeyCode::Char('e'), KeyCode::Char('b'), KeyCode::Enter]);
+    assert_eq!(names(&state), ["web-1"]);
+    assert_eq!(press(&mut state, &[KeyCode::Esc, KeyCode::End, KeyCode::Enter]), [Next::Draw, Next::Draw, Next::Ask]);
+    host_answers(&mut state, Some(record()));
+    check("guest-80x24.txt", &state, 80, 24);
+    state.update(Answers { guest: Some(Err(anyhow::anyhow!("there is no guest web-1"))), ..Answers::default() });
+    check("guest-ended.txt", &state, 80, 12);
+    assert_eq!(press(&mut state, &[KeyCode::Esc, KeyCode::Char('g')]), [Next::Ask, Next::Ask]);
+    assert_eq!(state.jobs().len(), 3, "the agent's jobs again");
+    assert_eq!(ranges(vec![7, 2, 1, 3]), "1-3, 7");
+}
+
+/// The record of guest `web-1`.
+fn record() -> Value {
+    let slice = |(emc, index): (u16, u32)| json!({ "emc": emc, "index": index, "generation": 3, "path": "/dev/null", "bytes": 256 * MIB });
+    let slices: Vec<_> = (0..14).map(|at| (0, at)).chain([(1, 4), (1, 9)]).map(slice).collect();
+    let event = |what: &str| json!({ "at": 4e9, "what": what });
+    json!({
+        "request": { "name": "web-1", "vm": { "cores": 4, "memory_bytes": 10_240 * MIB, "arrival": 0 } },
+        "state": "running",
+        "share": { "slices": 16, "local_bytes": 6144 * MIB, "why": "untouched", "insensitive": false },
+        "machine": { "name": "web-1", "cores": 4, "local_bytes": 6144 * MIB, "slices": slices, "description": null },
+        "process": { "pid": 4711, "starttime": 1, "generation": 1 },
+        "mapped": slices, "assigned": true, "mitigated": false, "mitigation_failures": 0,
+        "pool_touched_bytes": 64 * MIB,
+        "usage": { "pool_touched_bytes": 64 * MIB, "pool_accessed_bytes": 0, "local_touched_bytes": 0, "local_accessed_bytes": 0 },
+        "samples": { "count": 1, "pool_accessed_bytes": 0, "local_accessed_bytes": 0 },
+        "verdict": null, "free_memory": null,
+        "events": [event("16 slices: it is predicted to leave them untouched"), event("running, process 4711")],
+    })
+}
+
+#[test]
+fn a_journal_is_shown_period_by_period() {
+    let journal = Path::new(env!("CARGO_MANIFEST_DIR")).join("../node/agent/tests/journal-6.12-idle.jsonl");
+    let mut state = State::new(Theme { ascii: true, color: false });
+    let mut source = Source::journal(&journal, None, &mut state).unwrap();
+    check("journal-begin.txt", &state, 100, 10);
+    let first = state.position.unwrap();
+    source.next(&mut state);
+    assert_eq!(state.position.unwrap().number, first.number + 1);
+    assert_eq!(press(&mut state, &[KeyCode::Char('e')]), [Next::Go(isize::MAX / 2)]);
+    source.go(isize::MAX / 2, &mut state);
+    let last = state.position.unwrap();
+    assert!(last.number == last.of && last.unix_ms > first.unix_ms && state.is_paused());
+    press(&mut state, &[KeyCode::Enter]);
+    source.ask(&mut state);
+    check("journal-job.txt", &state, 100, 30);
+    // To a time, and back from there: a job's ages are those before that time.
+    let mut state = State::new(Theme { ascii: true, color: false });
+    let mut source = Source::journal(&journal, Some(last.unix_ms), &mut state).unwrap();
+    assert_eq!(state.position, Some(last));
+    source.go(-3, &mut state);
+    assert_eq!(state.position.unwrap().number, last.number - 3);
+    let job = state.jobs()[0].job.clone();
+    assert_eq!(state.seen(&job).last(), Some(&state.shown(&job).unwrap().cold_age));
+}
+
+#[test]
+fn a_pool_host_without_an_agent_has_no_zeros_for_it() {
+    let mut state = State::new(Theme { ascii: true, color: false });
+    agent_answers(&mut state, Err(anyhow::anyhow!("no agent answers")));
+    check("no-agent.txt", &state, 80, 6);
 }
 
 #[test]

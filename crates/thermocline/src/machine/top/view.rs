@@ -13,6 +13,9 @@ pub(super) struct View {
     pub(super) tiers: Tiers,
     pub(super) costs: Costs,
     pub(super) jobs: Vec<Job>,
+    /// The last event that concerns the machine, in a journal.
+    #[serde(skip)]
+    pub(super) event: Option<Explained>,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -60,7 +63,8 @@ pub(super) struct Job {
     pub(super) cold_bytes: Bytes,
     pub(super) far_bytes: Bytes,
     pub(super) saved_bytes: Bytes,
-    pub(super) protection_bytes: Bytes,
+    /// `None` in a journal, which does not record it.
+    pub(super) protection_bytes: Option<Bytes>,
     pub(super) threshold_seconds: Option<f64>,
     pub(super) promotion_rate_ratio_per_min: Option<f64>,
     pub(super) slo_ratio_per_min: f64,

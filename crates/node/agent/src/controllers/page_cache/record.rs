@@ -45,7 +45,7 @@ impl Replay for PageCacheStart {
 }
 
 /// The decision in words, with the numbers that it is based on.
-pub(super) fn explain(step: &Step) -> String {
+pub(crate) fn explain(step: &Step) -> String {
     let (returned, allowed) = (step.returned.0, step.allowed.0);
     match step.decision {
         Decision::Reclaim { pages } => {

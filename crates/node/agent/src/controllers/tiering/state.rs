@@ -181,7 +181,7 @@ fn operator(configured: Configured) -> Option<OperatorTier> {
 }
 
 /// A tier's name, and why it was chosen, in words.
-pub(super) fn words(placed: Option<Placed>) -> (Option<String>, &'static str) {
+pub(crate) fn words(placed: Option<Placed>) -> (Option<String>, &'static str) {
     let Some(placed) = placed else { return (None, "not chosen yet") };
     let name = placed.tier().map(|tier| tier.to_string());
     let (Choice::Use { why, .. } | Choice::Hold { why }) = placed.choice;
