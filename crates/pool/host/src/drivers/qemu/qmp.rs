@@ -2,7 +2,7 @@
 //! short.
 //!
 //! Crate `qapi` (0.15, tried) is not used. The next reply fails after an event that its copy of QEMU's schema does not have, and a
-//! reply that arrives after its command's time limit is taken for the next command's. It limits neither the length of a line nor the time,
+//! reply that arrives after its command's time limit counts as that of the next command. It limits neither the length of a line nor the time,
 //! and passes no files. A guest that has taken over its QEMU would choose what arrives here.
 
 use std::collections::VecDeque;
