@@ -1,5 +1,7 @@
 """CXL memory in a guest: a QEMU that emulates it at a usable speed, and the programs that configure it."""
 
+from pathlib import Path
+
 from . import emulator
 from .guest import Guest
 from .qemu import MIB, Machine
@@ -11,12 +13,24 @@ _PROGRAMS = ("cxl", "daxctl")
 _TAG = "programs"
 
 
-def machine(memory_mib: int, cxl_mib: int, *, dynamic_mib: int = 0) -> Machine:
-    """Returns a machine with local memory and one CXL expander, which has `dynamic_mib` more as dynamic capacity."""
+def machine(
+    memory_mib: int,
+    cxl_mib: int,
+    *,
+    dynamic_mib: int = 0,
+    backing: Path | None = None,
+    cmdline: str = "",
+    qemu_args: tuple[str, ...] = (),
+) -> Machine:
+    """Returns a machine with local memory and one CXL expander, which has `dynamic_mib` more as dynamic capacity.
+
+    The expander's memory is that of the file `backing`, which other machines may have as well.
+    """
     base = emulator.tree()
     window = 4096
     argv = ["-machine", "q35,cxl=on", "-m", f"maxmem={memory_mib + window}M,slots=8"]
-    argv += ["-object", f"memory-backend-ram,id=static,share=on,size={cxl_mib}M"]
+    backend = f"memory-backend-file,mem-path={backing}" if backing else "memory-backend-ram"
+    argv += ["-object", f"{backend},id=static,share=on,size={cxl_mib}M"]
     argv += ["-device", "pxb-cxl,bus_nr=12,bus=pcie.0,id=host-bridge"]
     argv += ["-device", "cxl-rp,port=0,bus=host-bridge,id=root-port,chassis=0,slot=2"]
     dynamic = ""
@@ -30,7 +44,12 @@ def machine(memory_mib: int, cxl_mib: int, *, dynamic_mib: int = 0) -> Machine:
     # Linux creates no CXL region if the CPU reports a hypervisor, because a guest cannot flush the CPU's caches.
     cpu = "max,la57=off,-hypervisor"
     return Machine(
-        memory_bytes=memory_mib * MIB, swap=None, cpu=cpu, emulator=tuple(emulator.command(base)), qemu_args=tuple(argv)
+        memory_bytes=memory_mib * MIB,
+        swap=None,
+        cmdline=cmdline,
+        cpu=cpu,
+        emulator=tuple(emulator.command(base)),
+        qemu_args=(*argv, *qemu_args),
     )
 
 

@@ -27,6 +27,9 @@ from .outages import SmallDisk, Wire
 SLICE_MIB = 128
 """The smallest possible slice: one memory block that Linux can bring online."""
 
+GUEST_ADDRESS = "10.0.2.100"
+"""The manager's address for hosts that are guests themselves."""
+
 LEASE_SECONDS = 5
 """Lease of a host: how long it may stay silent before the manager considers it lost."""
 
@@ -55,7 +58,14 @@ class Pool:
     """A pool that runs within a `with` block; all its processes are gone when the block is left."""
 
     def __init__(
-        self, lab: Lab, slices: int, hosts: Sequence[str] = ("host-a",), *, wire: Wire | None = None, disk_mib: int = 0
+        self,
+        lab: Lab,
+        slices: int,
+        hosts: Sequence[str] = ("host-a",),
+        *,
+        wire: Wire | None = None,
+        disk_mib: int = 0,
+        shared: bool = False,
     ) -> None:
         self.lab = lab
         self.slices = slices
@@ -64,6 +74,8 @@ class Pool:
         """Connects hosts in another network namespace to the manager; other hosts use loopback."""
         self._disk_mib = disk_mib
         """Size of a separate disk for the ledger; 0: the ledger is in the pool's directory."""
+        self._shared = shared
+        """Whether the slices are parts of one file, `device`, that guests see as a device; otherwise each is a file."""
         self._processes: list[subprocess.Popen[bytes]] = []
         self._stack = contextlib.ExitStack()
         self.directory = Path()
@@ -91,7 +103,7 @@ class Pool:
             self._stack.callback(self.disk.unmount)
             ledger = self.disk.directory
         named = [f"--host={name}" for name in self._names]
-        addresses = ["127.0.0.1"] + ([self._wire.near] if self._wire else [])
+        addresses = ["127.0.0.1", GUEST_ADDRESS] + ([self._wire.near] if self._wire else [])
         named += [f"--server={address}" for address in addresses]
         self.command("pool", "certificates", str(self.directory / "tls"), *named)
         with socket.socket() as probe:
@@ -112,10 +124,23 @@ class Pool:
                 "ask_again_after": "5s",
             },
             f'[tls]\ncert = "{tls}/manager.pem"\nkey = "{tls}/manager.key"\nclient_ca = "{tls}/ca.pem"\n'
-            f"[[emcs]]\nslices = {self.slices}\n",
+            f"[[emcs]]\nslices = {self.slices}\n" + (f'device = "{self.device}"\n' if self._shared else ""),
         )
+        if self._shared:
+            with self.device.open("wb") as file:
+                file.truncate(self.slices * SLICE_MIB << 20)
         self.command("pool", "manager", "init", "--config", str(self.directory / "manager.toml"))
         self.start_manager()
+
+    @property
+    def device(self) -> Path:
+        """The file behind a shared device."""
+        return self.directory / "device"
+
+    @property
+    def port(self) -> int:
+        """The manager's port on this machine."""
+        return self._port
 
     def start_manager(self) -> None:
         """Starts or restarts the manager and waits until it answers."""

@@ -80,9 +80,7 @@ class ObjectStore:
     @property
     def qemu_args(self) -> tuple[str, ...]:
         """QEMU's arguments for a network that contains only this store."""
-        relay = f"{sys.executable} {LAB / 'thermolab' / 'relay.py'} {self.port}"
-        forward = f"guestfwd=tcp:{_GUEST_ADDRESS}:{_GUEST_PORT}-cmd:{relay}"
-        return ("-netdev", f"user,id=net,restrict=on,{forward}", "-device", "virtio-net-pci,netdev=net")
+        return network(_GUEST_ADDRESS, _GUEST_PORT, self.port)
 
     @property
     def guest_env(self) -> dict[str, str]:
@@ -91,15 +89,7 @@ class ObjectStore:
 
     def connect(self, guest: Guest) -> None:
         """Configures the guest's network."""
-        # The idle kernel has the driver built in.
-        guest.run(["modprobe", "virtio_net"], check=False)
-        devices = guest.run(["ls", "/sys/class/net"]).stdout.split()
-        device = next((name for name in devices if name != "lo"), None)
-        if device is None:
-            raise LabError(f"the guest has no network device, only {devices}: start it with the store's qemu_args")
-        guest.run(["ip", "link", "set", "lo", "up"])
-        guest.run(["ip", "address", "add", "10.0.2.15/24", "dev", device])
-        guest.run(["ip", "link", "set", device, "up"])
+        connect(guest)
 
     def objects(self) -> list[str]:
         """Returns the paths of all objects below the traces' prefix."""
@@ -124,6 +114,26 @@ class ObjectStore:
         """Returns all entries of all traces, merged."""
         lines = self.run(program, "trace", "export", URL, "--format", "json").splitlines()
         return [json.loads(line) for line in lines]
+
+
+def connect(guest: Guest) -> None:
+    """Configures the network of a guest that has a device with a forwarded port."""
+    # The idle kernel has the driver built in.
+    guest.run(["modprobe", "virtio_net"], check=False)
+    devices = guest.run(["ls", "/sys/class/net"]).stdout.split()
+    device = next((name for name in devices if name != "lo"), None)
+    if device is None:
+        raise LabError(f"the guest has no network device, only {devices}: start it with a network in its qemu_args")
+    guest.run(["ip", "link", "set", "lo", "up"])
+    guest.run(["ip", "address", "add", "10.0.2.15/24", "dev", device])
+    guest.run(["ip", "link", "set", device, "up"])
+
+
+def network(address: str, port: int, host_port: int) -> tuple[str, ...]:
+    """Returns QEMU's arguments for a network with one address and port, which is a port of this machine."""
+    relay = f"{sys.executable} {LAB / 'thermolab' / 'relay.py'} {host_port}"
+    forward = f"guestfwd=tcp:{address}:{port}-cmd:{relay}"
+    return ("-netdev", f"user,id=net,restrict=on,{forward}", "-device", "virtio-net-pci,netdev=net")
 
 
 def _env(endpoint: str) -> dict[str, str]:

@@ -12,6 +12,7 @@ mod generate;
 mod host;
 mod import;
 mod manager;
+mod memory;
 mod models;
 mod predict;
 mod scheduler;
@@ -41,6 +42,8 @@ pub(crate) fn run(format: Format, command: &PoolCommand) -> Result<ExitCode> {
         PoolCommand::Certificates(arguments) => manager::certificates(format, arguments)?,
         PoolCommand::Status(arguments) => status::status(format, arguments)?,
         PoolCommand::Emc(command) => status::emc(format, command)?,
+        PoolCommand::Fenced(arguments) => status::fenced(format, arguments)?,
+        PoolCommand::Memory(arguments) => memory::memory(format, arguments)?,
         PoolCommand::Models(command) => models::models(format, command)?,
         PoolCommand::Host(arguments) => host::host(format, arguments)?,
         PoolCommand::Vm(arguments) => vm::vm(format, arguments)?,

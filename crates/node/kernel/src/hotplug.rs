@@ -1,6 +1,11 @@
 //! Memory hotplug: `/sys/devices/system/memory`
 //! (`Documentation/admin-guide/mm/memory-hotplug.rst`).
 
+use std::io::{self, Read};
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
 use serde::Serialize;
 use units::Bytes;
 
@@ -100,6 +105,77 @@ pub fn online(roots: &Roots, hotplug: &Hotplug, start: u64, size: Bytes) -> Resu
     Ok(online)
 }
 
+/// Whether a memory block is online, which it also is while the kernel takes it offline; `None` if the kernel does not know it.
+///
+/// # Errors
+/// [`crate::Error::Io`]
+pub fn is_online(roots: &Roots, number: u64) -> Result<Option<bool>> {
+    let state = file::read_optional(&state_file(roots, number), file::SMALL)?;
+    Ok(state.map(|state| state.trim() != "offline"))
+}
+
+/// Brings a memory block online in `ZONE_MOVABLE`, so that it can go offline again.
+///
+/// # Errors
+/// [`crate::Error::Gone`] if the kernel does not know it; [`crate::Error::Io`] if it refuses.
+pub fn bring_online(roots: &Roots, number: u64) -> Result<()> {
+    file::write(&state_file(roots, number), "online_movable")
+}
+
+/// Takes a memory block offline, for as long as this may take. The kernel moves what is in it elsewhere, and tries
+/// again without end where a page cannot be moved, until the writer has a signal (`offline_pages()` in `mm/memory_hotplug.c`): so
+/// another process writes, which is killed at the end of the time.
+///
+/// # Errors
+/// Why it is still online.
+pub fn take_offline(roots: &Roots, number: u64, timeout: Duration) -> io::Result<()> {
+    let path = state_file(roots, number);
+    let mut writer = Command::new("/bin/sh")
+        .args(["-c", "echo offline > \"$1\"", "sh"])
+        .arg(&path)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()?;
+    let until = Instant::now() + timeout;
+    let status = loop {
+        match writer.try_wait()? {
+            Some(status) => break Some(status),
+            None if Instant::now() >= until => break None,
+            None => std::thread::sleep(POLL),
+        }
+    };
+    if status.is_none() {
+        writer.kill()?;
+        writer.wait()?;
+    }
+    if is_online(roots, number).map_err(io::Error::other)? != Some(true) {
+        return Ok(());
+    }
+    let mut why = String::new();
+    if let Some(mut stderr) = writer.stderr.take().filter(|_| status.is_some()) {
+        stderr.read_to_string(&mut why)?;
+    }
+    let why = if why.is_empty() { format!("not within {} s", timeout.as_secs()) } else { why.trim().to_owned() };
+    Err(io::Error::other(format!("memory block {number} does not go offline: {why}")))
+}
+
+/// How often the process that takes a block offline is asked for.
+const POLL: Duration = Duration::from_millis(20);
+
+fn state_file(roots: &Roots, number: u64) -> PathBuf {
+    roots.sys.join(format!("devices/system/memory/memory{number}/state"))
+}
+
+/// Whether the kernel may keep its own data about hot-plugged memory in that memory (`memory_hotplug.memmap_on_memory`).
+///
+/// # Errors
+/// [`crate::Error::Io`]
+pub fn memmap_on_memory(roots: &Roots) -> Result<bool> {
+    let text = file::read_optional(&roots.sys.join("module/memory_hotplug/parameters/memmap_on_memory"), file::SMALL)?;
+    Ok(text.is_some_and(|text| text.trim() != "N"))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -124,6 +200,21 @@ mod tests {
         cut_everywhere("8000000", parse_block_size);
         assert!(parse_block_size("0").is_err());
         hotplug(&Roots::host()).unwrap();
+    }
+
+    #[test]
+    fn a_block_goes_online_and_offline() {
+        const STATE: &str = "sys/devices/system/memory/memory7/state";
+        let (keep, roots) = tree(&[(STATE, "offline\n"), ("sys/module/memory_hotplug/parameters/memmap_on_memory", "N\n")]);
+        assert_eq!((is_online(&roots, 7).unwrap(), is_online(&roots, 8).unwrap()), (Some(false), None));
+        bring_online(&roots, 7).unwrap();
+        assert_eq!((crate::testing::get(keep.path(), STATE).as_str(), is_online(&roots, 7).unwrap()), ("online_movable", Some(true)));
+        take_offline(&roots, 7, Duration::from_secs(60)).unwrap();
+        assert_eq!(is_online(&roots, 7).unwrap(), Some(false));
+        take_offline(&roots, 8, Duration::from_secs(60)).unwrap();
+        assert!(!memmap_on_memory(&roots).unwrap());
+        crate::testing::put(keep.path(), "sys/module/memory_hotplug/parameters/memmap_on_memory", "force\n");
+        assert!(memmap_on_memory(&roots).unwrap());
     }
 
     #[test]

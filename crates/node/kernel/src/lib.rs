@@ -16,6 +16,7 @@ pub mod cgroup;
 pub mod cgroup_namespace;
 pub mod cxl;
 pub mod damon;
+pub mod device_memory;
 mod error;
 pub mod file;
 pub mod hotplug;

@@ -29,6 +29,7 @@ mod events;
 pub mod free_memory;
 pub mod guest_file;
 pub mod host;
+pub mod memory;
 pub mod metrics;
 pub mod monitor;
 pub mod process;

@@ -81,12 +81,16 @@ fn handle(host: &Host, request: Request) -> Result<Value, Refused> {
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// No daemon answers.
-    #[error("no pool host answers at {path}: {source}; start it with `thermocline pool host --config FILE`")]
+    #[error("no {daemon} answers at {path}: {source}; {remedy}")]
     NoHost {
+        /// What should answer.
+        daemon: &'static str,
         /// The socket.
         path: PathBuf,
         /// The cause.
         source: std::io::Error,
+        /// What to do.
+        remedy: &'static str,
     },
     /// The host refused the request; its message.
     #[error("{0}")]
@@ -106,12 +110,22 @@ pub fn request(runtime: &Path, request: &Request) -> Result<Value, Error> {
 /// # Errors
 /// [`enum@Error`]
 pub fn request_within(runtime: &Path, request: &Request, timeout: Duration) -> Result<Value, Error> {
-    let path = runtime.join(NAME);
-    let exchange = || -> std::io::Result<Value> {
-        let reply = daemon::socket::ask(&path, &serde_json::to_string(request)?, timeout)?;
+    exchange(&runtime.join(NAME), request, timeout, "pool host", "start it with `thermocline pool host --config FILE`")
+}
+
+/// Sends a request to a daemon's socket.
+pub(crate) fn exchange(
+    path: &Path,
+    request: &impl Serialize,
+    timeout: Duration,
+    daemon: &'static str,
+    remedy: &'static str,
+) -> Result<Value, Error> {
+    let ask = || -> std::io::Result<Value> {
+        let reply = daemon::socket::ask(path, &serde_json::to_string(request)?, timeout)?;
         Ok(serde_json::from_str(&reply)?)
     };
-    let reply = exchange().map_err(|source| Error::NoHost { path: path.clone(), source })?;
+    let reply = ask().map_err(|source| Error::NoHost { daemon, path: path.to_owned(), source, remedy })?;
     match reply.get("error").and_then(Value::as_str) {
         Some(error) => Err(Error::Refused(error.to_owned())),
         None => Ok(reply),

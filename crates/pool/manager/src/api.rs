@@ -17,8 +17,13 @@ pub struct Slice {
     pub index: u32,
     /// Ownership generation: increases with every owner. Reports about the slice carry it.
     pub generation: u32,
-    /// File that is the slice's memory. A process that uses it holds an exclusive `flock` on it.
+    /// File that is the slice's memory, or the device that has it. A process that uses a file holds an exclusive `flock` on it.
     pub path: PathBuf,
+    /// Where the slice begins on a device; absent for a file, which is the slice. Other machines see the device, too, so that no lock
+    /// shows who uses the slice.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<u64>")]
+    pub offset: Option<Bytes>,
     /// Size in bytes.
     #[schemars(with = "u64")]
     pub bytes: Bytes,

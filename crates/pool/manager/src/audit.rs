@@ -130,6 +130,7 @@ fn subject(request: &Request) -> (Option<String>, Option<SliceOf>, Option<String
             (None, of(slice, generation), text("its host has no lease, and no process had locked it"))
         }
         Request::EmcFailed(emc) | Request::EmcRepaired(emc) => (None, None, Some(format!("EMC {}", emc.0))),
+        Request::HostFenced(host) => (None, None, Some(format!("host {host}"))),
         Request::Renew { .. } | Request::Tick => (None, None, None),
     }
 }

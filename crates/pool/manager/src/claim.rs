@@ -19,6 +19,18 @@ pub enum ClaimError {
         /// The file.
         path: PathBuf,
     },
+    /// The slice is a part of a device, which no guest of this machine can be given.
+    #[error(
+        "slice {emc}/{index} is a part of {path}: `thermocline pool memory` brings it online on a whole machine; a guest needs an EMC whose slices are files"
+    )]
+    Device {
+        /// The EMC.
+        emc: u16,
+        /// Index at its EMC.
+        index: u32,
+        /// The device.
+        path: PathBuf,
+    },
     /// A process uses the slice, or the manager is reclaiming it.
     #[error("slice {emc}/{index} is in use: another process holds the lock on {path}")]
     InUse {
@@ -58,6 +70,9 @@ pub enum ClaimError {
 /// [`ClaimError`]; nothing is locked then.
 pub fn claim(slice: &Slice) -> Result<File, ClaimError> {
     let Slice { emc, index, path, bytes, .. } = slice;
+    if slice.offset.is_some() {
+        return Err(ClaimError::Device { emc: *emc, index: *index, path: path.clone() });
+    }
     let (emc, index) = (*emc, *index);
     let fenced = || ClaimError::Fenced { emc, index, path: path.clone() };
     let failed = |source| ClaimError::File { path: path.clone(), source };
@@ -94,7 +109,7 @@ mod tests {
     use super::*;
 
     fn slice(path: PathBuf) -> Slice {
-        Slice { emc: 0, index: 3, generation: 1, path, bytes: units::Bytes(4096) }
+        Slice { emc: 0, index: 3, generation: 1, path, offset: None, bytes: units::Bytes(4096) }
     }
 
     #[test]

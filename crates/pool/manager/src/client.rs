@@ -107,6 +107,14 @@ impl Client {
         self.send(Method::GET, "/v1/permissions", None::<&Empty>)
     }
 
+    /// Reports that a host's machine is off, or cannot access the pool's devices any more; for operators.
+    ///
+    /// # Errors
+    /// [`enum@Error`]
+    pub fn host_fenced(&self, host: &str) -> Result<(), Error> {
+        self.post::<Empty>(&format!("/v1/hosts/{}/fenced", segment(host)), &Empty {}).map(drop)
+    }
+
     /// Reports that an EMC has failed; for operators.
     ///
     /// # Errors

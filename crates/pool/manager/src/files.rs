@@ -210,6 +210,10 @@ impl Files {
     }
 
     fn create(&self, slice: SliceId, generation: Generation) -> Result<(), Error> {
+        if let Some(device) = self.layout.device(slice.emc) {
+            let offset = self.layout.offset(slice).0;
+            kernel::device_memory::zero(device, offset, self.layout.slice_bytes).map_err(failed("zero a slice of", device))?;
+        }
         let path = self.layout.path(slice, generation);
         // Renamed when it has its size: a file with this name is a whole slice.
         let draft = path.with_extension(format!("{}.new", generation.0));
@@ -221,7 +225,9 @@ impl Files {
             let file = OpenOptions::new().write(true).create_new(true).mode(self.mode).open(&draft)?;
             // The umask applied to the mode at creation.
             file.set_permissions(std::os::unix::fs::PermissionsExt::from_mode(self.mode))?;
-            file.set_len(self.layout.slice_bytes.0)?;
+            if self.layout.device(slice.emc).is_none() {
+                file.set_len(self.layout.slice_bytes.0)?;
+            }
             std::fs::rename(&draft, &path)
         };
         create().map_err(failed("create", &path))
@@ -244,7 +250,8 @@ mod tests {
     const SLICE: SliceId = SliceId { emc: EmcId(0), index: 1 };
 
     fn files(directory: &Path) -> (Files, Pool) {
-        let files = Files::new(Layout { directory: directory.to_owned(), slice_bytes: Bytes(1 << 20) }, 0o640);
+        let layout = Layout { directory: directory.to_owned(), slice_bytes: Bytes(1 << 20), devices: Vec::new() };
+        let files = Files::new(layout, 0o640);
         let config =
             Config { emc_slices: vec![Slices(2)], hosts: 1, buffer_slices: Slices::ZERO, answer_within: Ns(1), ask_again_after: Ns(1) };
         let pool = Pool::new(config);
@@ -286,6 +293,30 @@ mod tests {
         let made = std::fs::read(path("slice-000001.2")).unwrap();
         assert!(made.len() == 1 << 20 && made.iter().all(|&byte| byte == 0));
         assert!(!path("slice-000001.2.new").exists() && !path("slice-000001.1").exists());
+    }
+
+    #[test]
+    fn a_slice_of_a_device_is_zeroed_in_place() {
+        let directory = tempfile::tempdir().unwrap();
+        let device = directory.path().join("device");
+        std::fs::write(&device, vec![7; 2 << 20]).unwrap();
+        let (Files { layout, .. }, pool) = files(&directory.path().join("files"));
+        let files = Files::new(Layout { devices: vec![Some(device.clone())], directory: directory.path().join("pool"), ..layout }, 0o600);
+        assert_eq!(files.create_missing(&pool).unwrap(), 2);
+        assert!(std::fs::read(&device).unwrap().iter().all(|&byte| byte == 0), "what was on a new device is not known");
+        std::fs::write(&device, vec![7; 2 << 20]).unwrap();
+        let found = files.list(EmcId(0)).unwrap();
+        assert_eq!(files.scrub(SLICE, Generation(1), &found, None).unwrap(), Scrub::Done);
+        let after = std::fs::read(&device).unwrap();
+        assert!(after[..1 << 20].iter().all(|&byte| byte == 7) && after[1 << 20..].iter().all(|&byte| byte == 0));
+        assert_eq!(files.list(EmcId(0)).unwrap()[&1], [Generation(2)]);
+        let file = files.lock(SLICE, Generation(2)).unwrap().unwrap().unwrap();
+        assert_eq!(file.metadata().unwrap().len(), 0, "the memory is on the device");
+        // A device that is gone: the slice stays to be scrubbed.
+        std::fs::remove_file(&device).unwrap();
+        drop(file);
+        assert!(files.scrub(SLICE, Generation(2), &files.list(EmcId(0)).unwrap(), None).is_err());
+        assert_eq!(files.list(EmcId(0)).unwrap()[&1], [Generation(2)]);
     }
 
     #[test]

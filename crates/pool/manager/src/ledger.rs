@@ -164,6 +164,7 @@ impl Ledger {
             }
             Request::EmcFailed(emc) => self.command(now, Command::EmcFailed(*emc)).map(|()| Response::Done),
             Request::EmcRepaired(emc) => self.command(now, Command::EmcRepaired(*emc)).map(|()| Response::Done),
+            Request::HostFenced(host) => self.host_fenced(now, host).map(|()| Response::Done),
             Request::Abandoned { slice, generation } => {
                 self.check_unleased(now, *slice)?;
                 self.command(now, Command::Abandoned { slice: *slice, generation: *generation })?;
@@ -350,17 +351,36 @@ impl Ledger {
         Ok(())
     }
 
+    /// Reclaims a host's slices of devices. No lock shows whether its machine still uses them: only an operator knows.
+    fn host_fenced(&mut self, now: Ns, name: &str) -> Result<(), ErrorResponse> {
+        let host = self.host(name)?;
+        if self.has_lease(now, host) {
+            let message = format!(
+                "{name} has a lease: its machine runs. Turn it off, or remove its access to the devices, and wait for its lease to expire"
+            );
+            return Err(ErrorResponse { error: Code::Conflict, message });
+        }
+        let on_device = |slice: &SliceId| self.layout.device(slice.emc).is_some();
+        let owned = self.pool.slices().filter(|(slice, record)| record.state.owner() == Some(host) && on_device(slice));
+        let owned: Vec<_> = owned.map(|(slice, record)| (slice, record.generation)).collect();
+        for (slice, generation) in owned {
+            self.command(now, Command::Abandoned { slice, generation })?;
+            self.failures.remove(&slice);
+        }
+        Ok(())
+    }
+
     /// Whether a host's lease is valid.
     fn has_lease(&self, now: Ns, host: HostId) -> bool {
         let host = usize::from(host.0);
         self.hosts.get(host).is_some_and(|host| host.leased) && self.until.get(host).is_some_and(|until| now < *until)
     }
 
-    /// Slices of hosts without a lease. They may be reclaimed if no process has locked them.
+    /// Slices in files whose hosts have no lease. They may be reclaimed if no process has locked them.
     pub fn unguarded(&self, now: Ns) -> impl Iterator<Item = (SliceId, Generation)> {
         let gone: Vec<bool> = (0u16..).zip(&self.hosts).map(|(host, _)| !self.has_lease(now, HostId(host))).collect();
         self.pool.slices().filter_map(move |(slice, record)| {
-            let owner = record.state.owner()?;
+            let owner = record.state.owner().filter(|_| self.layout.device(slice.emc).is_none())?;
             gone.get(usize::from(owner.0)).copied().unwrap_or(true).then_some((slice, record.generation))
         })
     }

@@ -36,9 +36,16 @@ pub struct RecoverySummary {
 
 /// Makes a new ledger. The old one is kept beside it. No manager may run.
 ///
+/// `hosts_are_off`: no machine can access the pool's devices, so that their slices may be zeroed.
+///
 /// # Errors
-/// [`enum@Error`]: another manager serves the directory, the configuration has fewer slices than it, or files cannot be used.
-pub fn recover(settings: &Settings, dry_run: bool) -> Result<RecoverySummary, Error> {
+/// [`enum@Error`]: another manager serves the directory, the configuration has fewer slices than it, files cannot be used, or there are devices that hosts may access.
+pub fn recover(settings: &Settings, dry_run: bool, hosts_are_off: bool) -> Result<RecoverySummary, Error> {
+    if !hosts_are_off && settings.emcs.iter().any(|emc| emc.device.is_some()) {
+        let why = "its slices are parts of devices, and nothing here shows which of them hosts use: a new ledger would have them zeroed. Turn \
+                   all hosts off, or remove their access to the devices, and say so by --hosts-are-off";
+        return Err(Error::Mismatch { path: settings.pool_dir.display().to_string(), why: why.to_owned() });
+    }
     let files = files_of(settings);
     if dry_run {
         let _alone = MarkFile::open(&settings.pool_dir).map_err(crate::storage::Error::from)?;

@@ -44,6 +44,7 @@ pub(crate) enum Operation {
     /// Permission tables.
     Permissions,
     /// An EMC has failed.
+    HostFenced,
     EmcFailed,
     /// An EMC works again.
     EmcRepaired,
@@ -195,6 +196,18 @@ pub(crate) const ROUTES: &[Route] = &[
     },
     Route {
         method: "POST",
+        path: "/v1/hosts/{host}/fenced",
+        query: &[],
+        operation: Operation::HostFenced,
+        name: "host_fenced",
+        summary: "Report that the machine of a host without a lease is off, or cannot access the pool's devices any more. Its slices of devices are zeroed and can be assigned.",
+        access: Access::Operator,
+        body: None,
+        response: Some(of::<Empty>),
+        refusals: &[Code::Conflict, Code::Ledger, Code::LedgerFull],
+    },
+    Route {
+        method: "POST",
         path: "/v1/emcs/{emc}/failed",
         query: &[],
         operation: Operation::EmcFailed,
@@ -329,6 +342,7 @@ impl Match {
                 let OfflineFailedRequest { epoch, generation, why } = parse(body)?;
                 Request::OfflineFailed { host: host(), epoch, slice: self.slice()?, generation: Generation(generation), why }
             }
+            Operation::HostFenced => Request::HostFenced(host()),
             Operation::EmcFailed => Request::EmcFailed(EmcId(self.number("emc")?)),
             Operation::EmcRepaired => Request::EmcRepaired(EmcId(self.number("emc")?)),
             Operation::Pool | Operation::Slices | Operation::Permissions | Operation::Description | Operation::Metrics => return Ok(None),

@@ -80,7 +80,7 @@ pub fn init(settings: &Settings, overcommit: bool) -> Result<InitSummary, Error>
     let files = files_of(settings);
     std::fs::create_dir_all(&settings.pool_dir).map_err(system(&format!("create {}", settings.pool_dir.display())))?;
     if !overcommit {
-        files.check_capacity(settings.capacity())?;
+        files.check_capacity(settings.in_files())?;
     }
     if let Some(directory) = settings.ledger.parent() {
         std::fs::create_dir_all(directory).map_err(system(&format!("create {}", directory.display())))?;

@@ -53,6 +53,8 @@ const HOSTS_MAX: usize = 1024;
     pub struct Emc = "emcs", List {
         slices: u32 = Unit::Count, required "16" in "1" ..= "65536",
             "The number of slices behind the controller.";
+        device: Option<PathBuf> = Unit::RelativePath, "",
+            "A device with the controller's memory that all hosts see, such as /dev/dax0.0; slices then are parts of it, and hosts bring them online by `thermocline pool memory`. Without it, slices are files in `pool_dir`, for guests of this machine.";
     }
 
     /// Certificates for mutual TLS. `thermocline pool certificates` creates some for a first start.
@@ -153,7 +155,10 @@ impl Settings {
     pub fn parse(path: &Path, text: &str) -> Result<Self, Problems> {
         let mut document = Document::read(&SCHEMA, path, text);
         let service: Service = document.get();
-        let emcs: Vec<Emc> = document.list(Emc::TABLE.name).map(Emc::read).collect();
+        let mut emcs: Vec<Emc> = document.list(Emc::TABLE.name).map(Emc::read).collect();
+        for emc in &mut emcs {
+            emc.device = emc.device.take().map(|device| document.resolve(&device));
+        }
         check(&mut document, &service, &emcs);
         let tls = Tls::of(&mut document);
         let settings = Self {
@@ -199,6 +204,12 @@ impl Settings {
         self.slices().bytes(self.slice_size)
     }
 
+    /// Returns the size of the slices that are files.
+    #[must_use]
+    pub fn in_files(&self) -> Bytes {
+        self.emcs.iter().filter(|emc| emc.device.is_none()).map(|emc| Slices(emc.slices).bytes(self.slice_size)).sum()
+    }
+
     /// Returns the configuration of the pool's core.
     #[must_use]
     pub fn pool(&self, hosts: u16) -> pool::Config {
@@ -214,7 +225,8 @@ impl Settings {
     /// Returns the layout of the slice files.
     #[must_use]
     pub fn layout(&self) -> Layout {
-        Layout { directory: self.pool_dir.clone(), slice_bytes: self.slice_size }
+        let devices = self.emcs.iter().map(|emc| emc.device.clone()).collect();
+        Layout { directory: self.pool_dir.clone(), slice_bytes: self.slice_size, devices }
     }
 
     /// Returns the terms of leases.

@@ -107,9 +107,9 @@ fn is_zero(slice: &Slice) -> bool {
 /// slices had two owners or showed data.
 fn recovered(site: &Site, held: Vec<File>) -> usize {
     let settings = site.settings("ledger", "pool");
-    let planned = service::recover(&settings, true).unwrap();
+    let planned = service::recover(&settings, true, false).unwrap();
     assert_eq!((planned.dry_run, planned.in_use as usize), (true, held.len()));
-    let summary = service::recover(&settings, false).unwrap();
+    let summary = service::recover(&settings, false, false).unwrap();
     assert_eq!((summary.in_use as usize, summary.slices.0), (held.len(), SLICES));
     let pool = site.start().unwrap();
     let free = SLICES - u32::try_from(held.len()).unwrap();
@@ -183,11 +183,11 @@ fn a_directory_has_one_manager_and_one_ledger() {
 fn recovery_waits_for_no_running_manager_and_forgets_no_lock() {
     let site = Site::new();
     let pool = site.init();
-    let error = service::recover(&site.settings("ledger", "pool"), false).unwrap_err().to_string();
+    let error = service::recover(&site.settings("ledger", "pool"), false, false).unwrap_err().to_string();
     assert!(error.contains("another pool manager serves"), "{error}");
     let lease = pool.lease("a");
     drop(pool);
-    service::recover(&site.settings("ledger", "pool"), false).unwrap();
+    service::recover(&site.settings("ledger", "pool"), false, false).unwrap();
     let pool = site.start().unwrap();
     assert!(pool.client.renew("a", lease.epoch).is_err(), "earlier leases are void");
     assert!(pool.lease("a").epoch > lease.epoch);

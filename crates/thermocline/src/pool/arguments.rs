@@ -44,6 +44,11 @@ pub(crate) enum PoolCommand {
     /// Mark an EMC of a running manager as failed or repaired
     #[command(subcommand)]
     Emc(super::status::Emc),
+    /// Report to a running manager that the machine of a host is off, or cannot access the pool's devices any more: its slices of
+    /// devices are zeroed and assigned to others
+    Fenced(super::status::Fenced),
+    /// Use slices of devices that several machines see as memory of this machine
+    Memory(super::memory::Memory),
     /// Run the scheduler of a cluster with pools, which chooses the host of each VM by the rules of `simulate`, and its clients
     Scheduler(super::scheduler::Scheduler),
     /// Run a host of a pool: start guests with pool memory, monitor them, and mitigate mispredictions

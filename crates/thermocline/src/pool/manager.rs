@@ -75,6 +75,9 @@ pub(crate) struct Recover {
     /// Show what would be found, and change nothing
     #[arg(long)]
     dry_run: bool,
+    /// All hosts are off, or cannot access the pool's devices: their slices may be zeroed
+    #[arg(long)]
+    hosts_are_off: bool,
 }
 
 #[derive(Debug, Args)]
@@ -119,7 +122,7 @@ pub(crate) fn manager(format: Format, arguments: &Manager) -> Result<()> {
         }
         Some(ManagerCommand::Recover(arguments)) => {
             let settings = Settings::load(&arguments.file.config)?;
-            let found = service::recover(&settings, arguments.dry_run)?;
+            let found = service::recover(&settings, arguments.dry_run, arguments.hosts_are_off)?;
             print(format, &found, || recovery(&settings, &found))
         }
         Some(ManagerCommand::Audit(arguments)) => audit(format, arguments),

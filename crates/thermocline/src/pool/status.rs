@@ -1,4 +1,4 @@
-//! `thermocline pool status` and `pool emc`: clients of a running manager.
+//! `thermocline pool status`, `pool emc` and `pool fenced`: clients of a running manager.
 
 use std::fmt::Write as _;
 use std::path::PathBuf;
@@ -66,6 +66,23 @@ pub(crate) struct EmcNumber {
     emc: u16,
     #[command(flatten)]
     reach: Reach,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Fenced {
+    /// Name of the host
+    host: String,
+    #[command(flatten)]
+    reach: Reach,
+}
+
+/// `thermocline pool fenced`.
+pub(crate) fn fenced(format: Format, arguments: &Fenced) -> Result<()> {
+    let host = &arguments.host;
+    arguments.reach.client()?.host_fenced(host)?;
+    print(format, &json!({ "host": host, "is": "fenced" }), || {
+        format!("the slices of devices that {host} had are zeroed, and can be assigned then\n")
+    })
 }
 
 /// `thermocline pool status`.

@@ -174,7 +174,7 @@ impl Capacity for Simulated {
         }
         world.free -= slices.0;
         let first = u32::try_from(world.assigned.values().map(Vec::len).sum::<usize>()).unwrap();
-        let slice = |index| Slice { emc: 0, index, generation: 1, path: self.path(index), bytes: SLICE };
+        let slice = |index| Slice { emc: 0, index, generation: 1, path: self.path(index), offset: None, bytes: SLICE };
         let given: Vec<_> = (first..first + slices.0).map(slice).collect();
         world.assigned.insert(vm.to_owned(), given.clone());
         Ok(given)

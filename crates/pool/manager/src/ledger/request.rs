@@ -73,6 +73,8 @@ pub enum Request {
     EmcFailed(EmcId),
     /// An EMC works again, and is empty.
     EmcRepaired(EmcId),
+    /// The machine of a host is off, or cannot access the devices any more: its slices of devices are reclaimed.
+    HostFenced(String),
     /// No process had locked a slice whose host has no lease; the manager has locked it.
     Abandoned {
         /// The slice.
@@ -119,6 +121,7 @@ impl Request {
             Self::OfflineFailed { .. } => "offline_failed",
             Self::EmcFailed(_) => "emc_failed",
             Self::EmcRepaired(_) => "emc_repaired",
+            Self::HostFenced(_) => "host_fenced",
             Self::Abandoned { .. } => "abandoned",
             Self::Scrubbed { .. } => "scrubbed",
             Self::Tick => "tick",

@@ -21,7 +21,7 @@ fn ledger() -> Ledger {
     };
     let hosts = ["a", "b"].map(|name| Host { name: name.to_owned(), ..Host::default() });
     let terms = Terms { lease: at(10), hosts: vec!["a".to_owned(), "b".to_owned()] };
-    let layout = Layout { directory: "/pool".into(), slice_bytes: units::Bytes(1 << 30) };
+    let layout = Layout { directory: "/pool".into(), slice_bytes: units::Bytes(1 << 30), devices: Vec::new() };
     Ledger::new(Pool::new(config), hosts.to_vec(), BTreeMap::new(), 1, terms, layout, Ns(0))
 }
 
@@ -61,6 +61,31 @@ fn the_epoch_of_an_expired_lease_is_void() {
     ledger.apply(at(30), &Request::Tick).unwrap();
     assert!(!ledger.hosts[0].leased);
     assert_eq!(code(ledger.apply(at(30), &renew(2))), Code::Fenced);
+}
+
+#[test]
+fn slices_of_devices_are_reclaimed_by_the_word_of_an_operator_alone() {
+    let mut ledger = ledger();
+    let layout = Layout { devices: vec![Some("/dev/dax0.0".into())], ..ledger.layout().clone() };
+    ledger.layout = Arc::new(layout);
+    let fenced = |host: &str| Request::HostFenced(host.to_owned());
+    ledger.apply(at(0), &lease("a")).unwrap();
+    // EMC 0 is a device; the other one has files.
+    ledger.apply(at(0), &assign("a", 1, "r", "vm", 4)).unwrap();
+    ledger.apply(at(0), &assign("a", 1, "s", "other", 2)).unwrap();
+    let owned = |ledger: &Ledger| ledger.pool().slices().filter(|(_, record)| record.state.owner().is_some()).count();
+    assert_eq!((owned(&ledger), code(ledger.apply(at(9), &fenced("a")))), (6, Code::Conflict));
+    assert_eq!(code(ledger.apply(at(9), &fenced("c"))), Code::NotFound);
+    let unguarded: Vec<_> = ledger.unguarded(at(100)).map(|(slice, _)| slice.emc).collect();
+    assert_eq!(unguarded, [EmcId(1), EmcId(1)], "a lock shows nothing about a device");
+    ledger.apply(at(100), &fenced("a")).unwrap();
+    assert_eq!((owned(&ledger), ledger.to_scrub().count()), (2, 4));
+    assert_eq!(ledger.to_scrub().next().unwrap().0.emc, EmcId(0));
+    // Again, or of a host that has none: nothing to do.
+    ledger.apply(at(100), &fenced("a")).unwrap();
+    ledger.apply(at(100), &fenced("b")).unwrap();
+    let Response::Lease(back) = ledger.apply(at(101), &lease("a")).unwrap() else { panic!("no lease") };
+    assert!(back.assignments.iter().all(|assignment| assignment.slices.iter().all(|slice| slice.emc == 1)));
 }
 
 #[test]

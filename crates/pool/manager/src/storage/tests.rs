@@ -9,7 +9,7 @@ fn terms() -> Terms {
 }
 
 fn layout() -> Layout {
-    Layout { directory: "/pool".into(), slice_bytes: Bytes(1 << 30) }
+    Layout { directory: "/pool".into(), slice_bytes: Bytes(1 << 30), devices: Vec::new() }
 }
 
 fn config() -> pool::Config {

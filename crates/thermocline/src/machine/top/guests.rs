@@ -1,7 +1,5 @@
 //! The pool host's lines, and the table of its guests.
 
-use std::cmp::Ordering;
-
 use pool_host::host::{Line as Guest, List};
 use ratatui::Frame;
 use ratatui::layout::{Alignment, Constraint, Rect};
@@ -10,36 +8,9 @@ use ratatui::text::{Line, Text};
 use ratatui::widgets::{Cell, Paragraph, Row, Table, TableState};
 use units::Bytes;
 
+use super::columns::GuestColumn;
 use super::jobs::{end_of, short};
 use super::state::State;
-
-/// The column that orders the table; all but the name from the largest down.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Column {
-    Guest,
-    Cores,
-    Local,
-    Pool,
-    Slices,
-    Touched,
-    Accessed,
-}
-
-impl Column {
-    pub(super) const ALL: [Self; 7] = [Self::Guest, Self::Cores, Self::Local, Self::Pool, Self::Slices, Self::Touched, Self::Accessed];
-
-    pub(super) fn compare(self, a: &Guest, b: &Guest) -> Ordering {
-        match self {
-            Self::Guest => a.name.cmp(&b.name),
-            Self::Cores => b.cores.cmp(&a.cores),
-            Self::Local => b.local_bytes.cmp(&a.local_bytes),
-            Self::Pool => b.pool_bytes.cmp(&a.pool_bytes),
-            Self::Slices => b.slices.cmp(&a.slices),
-            Self::Touched => b.pool_touched_bytes.cmp(&a.pool_touched_bytes),
-            Self::Accessed => b.pool_accessed_ratio.unwrap_or(-1.0).total_cmp(&a.pool_accessed_ratio.unwrap_or(-1.0)),
-        }
-    }
-}
 
 /// Widths of the columns with figures.
 const FIGURES: [u16; 6] = [6, 7, 7, 7, 8, 9];
@@ -93,8 +64,8 @@ pub(super) fn draw(frame: &mut Frame<'_>, area: Rect, state: &State) {
 
 fn header<'a>(state: &State) -> Row<'a> {
     let titles = ["guest", "cores", "local", "pool", "slices", "touched", "accessed"];
-    let cells = Column::ALL.into_iter().zip(titles).map(|(column, title)| {
-        let by_name = column == Column::Guest;
+    let cells = GuestColumn::ALL.into_iter().zip(titles).map(|(column, title)| {
+        let by_name = column == GuestColumn::Guest;
         let mark = if column == state.guest_column { state.mark(by_name) } else { "" };
         let text = Text::from(format!("{title}{mark}"));
         Cell::from(if by_name { text } else { text.alignment(Alignment::Right) })

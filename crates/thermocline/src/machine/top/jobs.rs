@@ -7,7 +7,8 @@ use ratatui::text::Text;
 use ratatui::widgets::{Cell, Paragraph, Row, Table, TableState};
 use units::Bytes;
 
-use super::state::{Column, State};
+use super::columns::JobColumn;
+use super::state::State;
 use super::view::Job;
 
 /// From this width on, class, tier and tracker are shown as well.
@@ -52,10 +53,10 @@ pub(super) fn draw(frame: &mut Frame<'_>, area: Rect, state: &State) {
 fn header<'a>(state: &State, wide: bool) -> Row<'a> {
     let titles = ["job", "memory", "cold", "far", "saved", "older", "promo", "stall"];
     let mut cells = Vec::new();
-    for (column, title) in Column::ALL.into_iter().zip(titles) {
-        let mark = if column == state.column { state.mark(column == Column::Job) } else { "" };
+    for (column, title) in JobColumn::ALL.into_iter().zip(titles) {
+        let mark = if column == state.column { state.mark(column == JobColumn::Job) } else { "" };
         let text = Text::from(format!("{title}{mark}"));
-        if column == Column::Job {
+        if column == JobColumn::Job {
             cells.push(Cell::from(text));
             cells.extend(["class", "tier", "tracker"].into_iter().filter(|_| wide).map(Cell::from));
         } else {

@@ -9,6 +9,7 @@
 //! | `screen` | the frame of every page, and the machine's lines |
 //! | `jobs`, `job` | the table of jobs; one job's page |
 //! | `guests`, `guest` | the same for the guests of a pool host |
+//! | `columns` | the columns that order these tables |
 //! | `theme` | colours and characters |
 
 use std::io::IsTerminal;
@@ -21,6 +22,7 @@ use config::Config;
 use ratatui::DefaultTerminal;
 use ratatui::crossterm::event::{self, Event};
 
+mod columns;
 mod guest;
 mod guests;
 mod job;

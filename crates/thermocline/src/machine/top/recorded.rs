@@ -1,7 +1,7 @@
 //! A journal as a sequence of control periods, to be shown one by one.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::rc::Rc;
 
 use agent::controllers::cold_age::record::Period;
@@ -279,7 +279,7 @@ fn per_one(ppm: u64) -> f64 {
 }
 
 /// The journal to read: a file or a directory.
-pub(super) fn open(path: &PathBuf, from: Option<UnixMillis>) -> Result<Recorded> {
+pub(super) fn open(path: &Path, from: Option<UnixMillis>) -> Result<Recorded> {
     let mut recorded = Recorded::read(path)?;
     if let Some(from) = from {
         recorded.go_to(from);

@@ -42,7 +42,7 @@ impl Source {
     }
 
     /// A journal, with its first period, or the one at that time.
-    pub(super) fn journal(path: &PathBuf, from: Option<UnixMillis>, state: &mut State) -> Result<Self> {
+    pub(super) fn journal(path: &Path, from: Option<UnixMillis>, state: &mut State) -> Result<Self> {
         let mut source = Self::Journal(recorded::open(path, from)?);
         source.go(0, state);
         Ok(source)

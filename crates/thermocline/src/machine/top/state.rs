@@ -1,6 +1,5 @@
 //! What the user chose, and what was seen since the start.
 
-use std::cmp::Ordering;
 use std::collections::{HashMap, VecDeque};
 use std::time::Instant;
 
@@ -10,7 +9,7 @@ use pool_host::vm::Record;
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 use units::Bytes;
 
-use super::guests;
+use super::columns::{GuestColumn, JobColumn};
 use super::recorded::Position;
 use super::theme::Theme;
 use super::view::{Job, View};
@@ -79,38 +78,6 @@ pub(super) struct Answers {
     pub(super) guest: Option<Result<Record>>,
 }
 
-/// The column that orders the table; all but the name from the largest down.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Column {
-    Job,
-    Memory,
-    Cold,
-    Far,
-    Saved,
-    Older,
-    Promotions,
-    Stall,
-}
-
-impl Column {
-    pub(super) const ALL: [Self; 8] =
-        [Self::Job, Self::Memory, Self::Cold, Self::Far, Self::Saved, Self::Older, Self::Promotions, Self::Stall];
-
-    fn compare(self, a: &Job, b: &Job) -> Ordering {
-        let known = |a: Option<f64>, b: Option<f64>| b.unwrap_or(-1.0).total_cmp(&a.unwrap_or(-1.0));
-        match self {
-            Self::Job => a.job.cmp(&b.job),
-            Self::Memory => b.memory_bytes.cmp(&a.memory_bytes),
-            Self::Cold => b.cold_bytes.cmp(&a.cold_bytes),
-            Self::Far => b.far_bytes.cmp(&a.far_bytes),
-            Self::Saved => b.saved_bytes.cmp(&a.saved_bytes),
-            Self::Older => known(a.threshold_seconds, b.threshold_seconds),
-            Self::Promotions => known(a.promotion_rate_ratio_per_min, b.promotion_rate_ratio_per_min),
-            Self::Stall => known(a.stall_ratio, b.stall_ratio),
-        }
-    }
-}
-
 /// Bytes of a job that are at least as old as each age, youngest age first, at one update.
 pub(super) type Ages = Vec<(f64, Bytes)>;
 
@@ -127,8 +94,8 @@ pub(super) struct State {
     /// Where in a journal the screen is; `None` beside a running agent.
     pub(super) position: Option<Position>,
     pub(super) page: Page,
-    pub(super) column: Column,
-    pub(super) guest_column: guests::Column,
+    pub(super) column: JobColumn,
+    pub(super) guest_column: GuestColumn,
     pub(super) reversed: bool,
     /// The text that jobs must contain.
     pub(super) filter: String,
@@ -155,8 +122,8 @@ impl State {
             guest: None,
             position: None,
             page: Page::default(),
-            column: Column::Saved,
-            guest_column: guests::Column::Pool,
+            column: JobColumn::Saved,
+            guest_column: GuestColumn::Pool,
             reversed: false,
             filter: String::new(),
             typing: false,
@@ -389,9 +356,9 @@ impl State {
     /// Orders the table by the column after this one, or as many columns on as `by`.
     fn order(&mut self, by: isize) {
         if self.page.is_of_host() {
-            self.guest_column = after(&guests::Column::ALL, self.guest_column, by);
+            self.guest_column = after(&GuestColumn::ALL, self.guest_column, by);
         } else {
-            self.column = after(&Column::ALL, self.column, by);
+            self.column = after(&JobColumn::ALL, self.column, by);
         }
     }
 }

@@ -193,7 +193,7 @@ mod tests {
     const DUMPED: &str = include_str!("../../../testdata/dumped.xml");
 
     fn machine(slices: u32) -> Machine {
-        let slice = |index| Slice { emc: 0, index, generation: 1, path: "/pool/a".into(), bytes: Bytes(128 << 20) };
+        let slice = |index| Slice { emc: 0, index, generation: 1, path: "/pool/a".into(), offset: None, bytes: Bytes(128 << 20) };
         Machine {
             name: "redis-1".to_owned(),
             cores: 2,

@@ -62,7 +62,7 @@ mod tests {
 
     fn line(slices: u32, balloon: bool, kind: Kind) -> String {
         let settings = Settings { balloon, ..Settings::example() };
-        let slice = |index| Slice { emc: 0, index, generation: 1, path: "/pool/a".into(), bytes: Bytes(1 << 30) };
+        let slice = |index| Slice { emc: 0, index, generation: 1, path: "/pool/a".into(), offset: None, bytes: Bytes(1 << 30) };
         let machine = Machine {
             name: "vm,1".to_owned(),
             cores: 4,

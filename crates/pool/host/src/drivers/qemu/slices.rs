@@ -97,7 +97,7 @@ mod tests {
     use crate::drivers::qemu::qmp::tests::qemu;
 
     fn slice(index: u32) -> Slice {
-        Slice { emc: 0, index, generation: 4, path: "/pool/a".into(), bytes: Bytes(1 << 28) }
+        Slice { emc: 0, index, generation: 4, path: "/pool/a".into(), offset: None, bytes: Bytes(1 << 28) }
     }
 
     #[test]

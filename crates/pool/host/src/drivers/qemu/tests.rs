@@ -49,7 +49,7 @@ fn a_confined_guest_maps_its_slice_without_access_to_directories() {
         cgroup: path("guests"),
         ..Settings::example()
     };
-    let slice = Slice { emc: 0, index: 1, generation: 1, path: path("slice"), bytes: SLICE };
+    let slice = Slice { emc: 0, index: 1, generation: 1, path: path("slice"), offset: None, bytes: SLICE };
     let lock = private(&slice.path, SLICE.0);
     lock.lock().unwrap();
     drop(private(&path("disk"), 1 << 20));
@@ -120,7 +120,7 @@ fn start_errors_contain_the_messages_of_qemu() {
     let missing = Qemu::new(Settings { program: "/nowhere/qemu".into(), ..Settings::example() }, directory.path().to_owned());
     assert!(missing.start(&machine, Vec::new()).unwrap_err().to_string().contains("install it"));
     assert_eq!(missing.resume(&machine, None).unwrap(), None);
-    let slice = |index| Slice { emc: 0, index, generation: 1, path: "/pool/a".into(), bytes: Bytes(1 << 30) };
+    let slice = |index| Slice { emc: 0, index, generation: 1, path: "/pool/a".into(), offset: None, bytes: Bytes(1 << 30) };
     let large = Machine { slices: (0..65).map(slice).collect(), ..machine.clone() };
     let mut many = qemu(directory.path(), "exit 0");
     many.launcher.settings.slices = Kind::VirtioMem;

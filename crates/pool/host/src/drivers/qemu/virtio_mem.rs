@@ -242,7 +242,7 @@ mod tests {
     #[test]
     fn unsupported_slices_are_reported() {
         let check = |count: u32, bytes: u64, why: Option<&[&str]>| {
-            let slice = |index| Slice { emc: 0, index, generation: 1, path: "/pool/a".into(), bytes: Bytes(bytes) };
+            let slice = |index| Slice { emc: 0, index, generation: 1, path: "/pool/a".into(), offset: None, bytes: Bytes(bytes) };
             let found = unsupported_slices(&(0..count).map(slice).collect::<Vec<_>>());
             assert_eq!(found.is_some(), why.is_some(), "{found:?}");
             for word in why.into_iter().flatten() {
@@ -259,7 +259,7 @@ mod tests {
     #[test]
     fn a_device_has_as_few_blocks_as_possible() {
         let check = |bytes: u64, block: u64| {
-            let slice = Slice { emc: 0, index: 1, generation: 1, path: "/pool/a".into(), bytes: Bytes(bytes) };
+            let slice = Slice { emc: 0, index: 1, generation: 1, path: "/pool/a".into(), offset: None, bytes: Bytes(bytes) };
             assert_eq!(arguments(&Names::of(&slice), 0, slice.bytes)["block-size"], block, "{bytes}");
         };
         check(128 << 20, 128 << 20);
@@ -306,7 +306,7 @@ mod tests {
             let directory = tempfile::tempdir().unwrap();
             let path = directory.path().join("qmp");
             let server = qemu(&path, replies);
-            let slice = |index| Slice { emc: 0, index, generation: 1, path: "/pool/a".into(), bytes: SIZE };
+            let slice = |index| Slice { emc: 0, index, generation: 1, path: "/pool/a".into(), offset: None, bytes: SIZE };
             let mut qmp = Qmp::connect(&path).unwrap();
             assert_eq!(withdraw_requests(&mut qmp, &[slice(1), slice(2)]).unwrap(), withdrawn);
             drop(qmp);

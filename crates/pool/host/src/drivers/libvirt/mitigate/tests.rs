@@ -203,7 +203,14 @@ fn unfinished(directory: &Path, first: &str, second: &str, locks: usize) -> (Con
     for range in [one, two] {
         std::fs::File::create(of_process.join("map_files").join(range)).unwrap().set_len(1 << 16).unwrap();
     }
-    let slice = |index: u32| Slice { emc: 0, index, generation: 1, path: directory.join(format!("slice-{index}")), bytes: Bytes(1 << 16) };
+    let slice = |index: u32| Slice {
+        emc: 0,
+        index,
+        generation: 1,
+        path: directory.join(format!("slice-{index}")),
+        offset: None,
+        bytes: Bytes(1 << 16),
+    };
     let slices: Vec<_> = (0..2).map(slice).collect();
     for slice in &slices[..locks] {
         symlink(&slice.path, of_process.join(format!("fd/{}", slice.index))).unwrap();

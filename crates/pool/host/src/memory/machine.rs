@@ -1,0 +1,307 @@
+//! What a machine has of its pool, and how that changes.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use daemon::watchdog;
+use kernel::Roots;
+use manager::api::{Assignment, Slice, Slices, Work};
+use serde::{Deserialize, Serialize};
+use units::Bytes;
+
+use super::blocks::Region;
+use crate::capacity::{Capacity, is_settled};
+
+/// Interval of requests for a lease while there is none.
+const RETRY_INTERVAL: Duration = Duration::from_secs(1);
+/// Bounds of the interval between renewals, which is a third of the lease.
+const RENEWAL_MAX: Duration = Duration::from_secs(10);
+const RENEWAL_MIN: Duration = Duration::from_millis(200);
+
+/// Taking all slices offline may take long, and requests to the manager have a timeout of seconds.
+const RENEW_LIMIT: Duration = Duration::from_secs(4 * 60 * 60);
+
+/// Why a request was refused.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct Refused(pub String);
+
+/// A machine with slices of a pool.
+pub struct Machine {
+    name: String,
+    roots: Roots,
+    regions: Vec<Region>,
+    capacity: Box<dyn Capacity>,
+    /// How long one memory block may take to go offline.
+    within: Duration,
+    held: Mutex<Held>,
+}
+
+/// What the machine has.
+#[derive(Debug, Default)]
+struct Held {
+    grants: BTreeMap<String, Vec<Slice>>,
+    /// Why the manager's last answer was no success.
+    pool_error: Option<String>,
+    /// Slices that are online and not assigned to this machine, or that do not go offline, and why.
+    stuck: BTreeMap<(u16, u32), String>,
+}
+
+/// A slice and how much of it is online.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Slot {
+    /// The EMC.
+    pub emc: u16,
+    /// Index at its EMC.
+    pub index: u32,
+    /// Ownership generation.
+    pub generation: u32,
+    /// Memory of it that is online.
+    pub online_bytes: Bytes,
+}
+
+/// Memory that was added under a name.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Granted {
+    /// The name.
+    pub name: String,
+    /// Size of its slices.
+    pub bytes: Bytes,
+    /// Its slices.
+    pub slices: Vec<Slot>,
+}
+
+/// What a machine has of its pool.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct List {
+    /// The host's name.
+    pub host: String,
+    /// The manager's last error; `None` if its last answer was a success.
+    pub pool_error: Option<String>,
+    /// Memory by name.
+    pub memory: Vec<Granted>,
+    /// Slices that are online although this machine returned them, or never had them, and why.
+    pub stuck: Vec<String>,
+}
+
+impl Machine {
+    /// A machine whose devices are `regions`, one for each EMC.
+    #[must_use]
+    pub fn new(name: String, roots: Roots, regions: Vec<Region>, capacity: Box<dyn Capacity>, within: Duration) -> Self {
+        Self { name, roots, regions, capacity, within, held: Mutex::default() }
+    }
+
+    fn held(&self) -> MutexGuard<'_, Held> {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Keeps the lease and follows the manager until `stop` receives a message or is disconnected. The memory stays online.
+    pub fn run(&self, stop: &Receiver<()>) {
+        let member = watchdog::join("lease", RENEW_LIMIT);
+        loop {
+            let busy = member.busy();
+            let pause = self.renew();
+            drop(busy);
+            if !matches!(stop.recv_timeout(pause), Err(RecvTimeoutError::Timeout)) {
+                return;
+            }
+        }
+    }
+
+    /// Renews the lease and does what the manager requires. Returns how long to wait until the next time.
+    pub fn renew(&self) -> Duration {
+        // Requests wait: what they change must not be half done when assignments are compared with the kernel.
+        let mut held = self.held();
+        match self.capacity.renew() {
+            Ok(renewal) => {
+                if held.pool_error.take().is_some() {
+                    log::info!("the pool manager answers again");
+                }
+                if let Some(assignments) = renewal.assignments {
+                    log::info!("{} has a lease of {} s", self.name, renewal.lease.as_secs_f64());
+                    self.reconcile(&mut held, assignments, &renewal.work);
+                }
+                for work in &renewal.work {
+                    self.release(&mut held, &work.slice);
+                }
+                (renewal.lease / 3).clamp(RENEWAL_MIN, RENEWAL_MAX)
+            }
+            Err(error) => {
+                let error = error.to_string();
+                if held.pool_error.as_deref() != Some(error.as_str()) {
+                    log::warn!("{error}; the memory stays, and no slice changes its owner");
+                }
+                held.pool_error = Some(error);
+                RETRY_INTERVAL
+            }
+        }
+    }
+
+    /// After a new lease: what is assigned comes online, and what is not goes offline.
+    fn reconcile(&self, held: &mut Held, assignments: Vec<Assignment>, work: &[Work]) {
+        held.stuck.clear();
+        held.grants = assignments.into_iter().map(|assignment| (assignment.vm, assignment.slices)).collect();
+        let known: Vec<Slice> = held.grants.values().flatten().cloned().collect();
+        let of = |slice: &Slice| (slice.emc, slice.offset.unwrap_or_default());
+        let expected: BTreeSet<(u16, Bytes)> = known.iter().chain(work.iter().map(|work| &work.slice)).map(of).collect();
+        let Some(size) = self.capacity.slice_size() else { return };
+        for (emc, region) in (0u16..).zip(&self.regions) {
+            for (index, offset) in (0u32..).zip(region.offsets(size)) {
+                if expected.contains(&(emc, offset)) || region.online(&self.roots, offset, size) == Ok(Bytes::ZERO) {
+                    continue;
+                }
+                log::warn!("slice {emc}/{index} is online and not assigned to this machine: it goes offline");
+                if let Err(why) = region.take_offline(&self.roots, offset, size, self.within) {
+                    log::error!("slice {emc}/{index} is not assigned to this machine, and stays online: {why}. Turn the machine off");
+                    held.stuck.insert((emc, index), why);
+                }
+            }
+        }
+        for slice in &known {
+            if let Err(why) = self.bring_online(slice) {
+                log::error!("slice {}/{} does not come online: {why}", slice.emc, slice.index);
+            }
+        }
+    }
+
+    fn region(&self, slice: &Slice) -> Result<&Region, String> {
+        if slice.offset.is_none() {
+            return Err("it is a file of the manager's machine, not a part of a device".to_owned());
+        }
+        self.regions.get(usize::from(slice.emc)).ok_or_else(|| format!("this machine has no device for EMC {}", slice.emc))
+    }
+
+    fn bring_online(&self, slice: &Slice) -> Result<(), String> {
+        self.region(slice)?.bring_online(&self.roots, slice)
+    }
+
+    /// Takes a slice offline and reports that. Returns whether it is offline.
+    fn release(&self, held: &mut Held, slice: &Slice) -> bool {
+        let key = (slice.emc, slice.index);
+        let take = |region: &Region| region.take_offline(&self.roots, slice.offset.unwrap_or_default(), slice.bytes, self.within);
+        let done = self.region(slice).and_then(take);
+        let reported = match &done {
+            Ok(()) => {
+                held.stuck.remove(&key);
+                self.capacity.offlined(slice)
+            }
+            Err(why) => {
+                log::warn!("slice {}/{}: {why}", slice.emc, slice.index);
+                held.stuck.insert(key, why.clone());
+                self.capacity.offline_failed(slice, why)
+            }
+        };
+        // The manager repeats what it requires.
+        if let Err(error) = reported
+            && !is_settled(&error)
+        {
+            log::warn!("slice {}/{}: its report failed: {error}", slice.emc, slice.index);
+        }
+        done.is_ok()
+    }
+
+    /// Adds memory under a name.
+    ///
+    /// # Errors
+    /// [`Refused`]; the slices are returned then.
+    pub fn add(&self, name: &str, slices: Slices) -> Result<Granted, Refused> {
+        let mut held = self.held();
+        if held.grants.contains_key(name) {
+            return Err(Refused(format!("there is memory {name} already; add more under another name")));
+        }
+        let unix_ms = units::millis(SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default());
+        let request = format!("add {name} at {unix_ms}");
+        let assigned = self.capacity.assign(&request, name, slices).map_err(|error| Refused(error.to_string()))?;
+        held.grants.insert(name.to_owned(), assigned.clone());
+        for slice in &assigned {
+            if let Err(why) = self.bring_online(slice) {
+                let why = format!("slice {}/{} does not come online: {why}", slice.emc, slice.index);
+                let back = self.give_back(&mut held, name).err().map(|error| format!("; {error}")).unwrap_or_default();
+                return Err(Refused(format!("{why}; all slices of {name} are returned{back}")));
+            }
+        }
+        log::info!("{name}: {} slices are online", assigned.len());
+        Ok(self.granted(name, &assigned))
+    }
+
+    /// Removes the memory that was added under a name.
+    ///
+    /// # Errors
+    /// [`Refused`], or which slices do not go offline now; the manager requires these again.
+    pub fn remove(&self, name: &str) -> Result<(), Refused> {
+        let mut held = self.held();
+        if !held.grants.contains_key(name) {
+            let names: Vec<&str> = held.grants.keys().map(String::as_str).collect();
+            return Err(Refused(format!("there is no memory {name}; there is: {}", names.join(", "))));
+        }
+        self.give_back(&mut held, name)
+    }
+
+    fn give_back(&self, held: &mut Held, name: &str) -> Result<(), Refused> {
+        let work = self.capacity.give_back(name, name).map_err(|error| Refused(error.to_string()))?;
+        let slices = held.grants.remove(name).unwrap_or_default();
+        // The answer names what is required of all of the machine's memory.
+        let mut left = Vec::new();
+        for work in work.iter().filter(|work| slices.contains(&work.slice)) {
+            if !self.release(held, &work.slice) {
+                left.push(format!("{}/{}", work.slice.emc, work.slice.index));
+            }
+        }
+        if left.is_empty() {
+            log::info!("{name}: {} slices are returned", slices.len());
+            return Ok(());
+        }
+        Err(Refused(format!(
+            "{name} is returned, and these of its slices are still online: {}; they go offline as soon as their pages can be moved, see `list`",
+            left.join(", ")
+        )))
+    }
+
+    fn granted(&self, name: &str, slices: &[Slice]) -> Granted {
+        let online = |slice: &Slice| {
+            let of = |region: &Region| region.online(&self.roots, slice.offset.unwrap_or_default(), slice.bytes);
+            self.region(slice).and_then(of).unwrap_or_default()
+        };
+        let slot = |slice: &Slice| {
+            let Slice { emc, index, generation, .. } = *slice;
+            Slot { emc, index, generation, online_bytes: online(slice) }
+        };
+        Granted { name: name.to_owned(), bytes: slices.iter().map(|slice| slice.bytes).sum(), slices: slices.iter().map(slot).collect() }
+    }
+
+    /// The number of slices of this size.
+    ///
+    /// # Errors
+    /// The size is no multiple of the pool's slices, or the manager has not answered yet.
+    pub fn slices_of(&self, bytes: Bytes) -> Result<Slices, Refused> {
+        let Some(size) = self.capacity.slice_size().filter(|size| *size > Bytes::ZERO) else {
+            let why = self.held().pool_error.clone();
+            return Err(Refused(why.unwrap_or_else(|| "the pool manager has not answered yet".to_owned())));
+        };
+        let count = u32::try_from(bytes.0 / size.0).ok().filter(|count| *count > 0 && bytes.0.is_multiple_of(size.0));
+        count.map(Slices).ok_or_else(|| Refused(format!("{bytes} is not a multiple of the pool's slices of {size}")))
+    }
+
+    /// What this machine has.
+    #[must_use]
+    pub fn list(&self) -> List {
+        let held = self.held();
+        List {
+            host: self.name.clone(),
+            pool_error: held.pool_error.clone(),
+            memory: held.grants.iter().map(|(name, slices)| self.granted(name, slices)).collect(),
+            stuck: held.stuck.iter().map(|((emc, index), why)| format!("slice {emc}/{index}: {why}")).collect(),
+        }
+    }
+}
+
+impl std::fmt::Debug for Machine {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Machine").field("name", &self.name).field("regions", &self.regions).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests;

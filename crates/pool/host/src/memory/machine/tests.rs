@@ -1,0 +1,220 @@
+//! A machine with four slices of two blocks each, on a fake kernel, and a pool that is a list.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use manager::api::{Action, Code};
+use manager::client::{Error, Refusal};
+use tempfile::TempDir;
+
+use super::*;
+use crate::capacity::Renewal;
+use crate::memory::regions;
+
+const BLOCK: u64 = 128 << 20;
+const SLICE: Bytes = Bytes(2 * BLOCK);
+const FIRST: u64 = 64;
+
+/// What the pool answers, and what was reported to it.
+#[derive(Debug, Default)]
+struct Pool {
+    assignments: Option<Vec<Assignment>>,
+    work: Vec<Work>,
+    free: Vec<Slice>,
+    reports: Vec<String>,
+    away: bool,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Fake(Arc<Mutex<Pool>>);
+
+impl Fake {
+    fn pool(&self) -> MutexGuard<'_, Pool> {
+        self.0.lock().unwrap()
+    }
+}
+
+fn refused(code: Code) -> Error {
+    Error::Refused(Refusal { code, message: format!("{code:?}") })
+}
+
+impl Capacity for Fake {
+    fn renew(&self) -> Result<Renewal, Error> {
+        let mut pool = self.pool();
+        if pool.away {
+            return Err(refused(Code::Busy));
+        }
+        let assignments = pool.assignments.take();
+        Ok(Renewal { lease: Duration::from_secs(3), assignments, work: pool.work.clone() })
+    }
+
+    fn slice_size(&self) -> Option<Bytes> {
+        Some(SLICE)
+    }
+
+    fn assign(&self, _: &str, _: &str, slices: Slices) -> Result<Vec<Slice>, Error> {
+        let mut pool = self.pool();
+        let count = slices.0 as usize;
+        if pool.free.len() < count { Err(refused(Code::Short)) } else { Ok(pool.free.drain(..count).collect()) }
+    }
+
+    fn give_back(&self, _: &str, vm: &str) -> Result<Vec<Work>, Error> {
+        let mut pool = self.pool();
+        pool.reports.push(format!("returned {vm}"));
+        Ok(pool.work.clone())
+    }
+
+    fn offlined(&self, slice: &Slice) -> Result<(), Error> {
+        self.pool().reports.push(format!("offline {}", slice.index));
+        self.pool().work.retain(|work| work.slice != *slice);
+        Ok(())
+    }
+
+    fn offline_failed(&self, slice: &Slice, why: &str) -> Result<(), Error> {
+        self.pool().reports.push(format!("not offline {}: {why}", slice.index));
+        Ok(())
+    }
+}
+
+fn slice(index: u32) -> Slice {
+    let offset = Some(Bytes(u64::from(index) * SLICE.0));
+    Slice { emc: 0, index, generation: 1, path: PathBuf::from("/dev/dax0.0"), offset, bytes: SLICE }
+}
+
+fn work(index: u32) -> Work {
+    Work { slice: slice(index), action: Action::Offline, since_seconds: 0.0 }
+}
+
+fn put(root: &Path, path: &str, text: &str) {
+    let path = root.join(path);
+    std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+    std::fs::write(path, text).unwrap();
+}
+
+/// A kernel whose first `online` blocks of the device are online.
+fn kernel(online: u64) -> (TempDir, Roots) {
+    let directory = tempfile::tempdir().unwrap();
+    let root = directory.path();
+    put(root, "sys/devices/system/memory/block_size_bytes", "8000000\n");
+    put(root, "sys/devices/system/memory/auto_online_blocks", "offline\n");
+    put(root, "sys/bus/dax/devices/dax0.0/size", &format!("{}\n", 8 * BLOCK));
+    put(root, "sys/bus/dax/devices/dax0.0/resource", &format!("{:#x}\n", FIRST * BLOCK));
+    put(root, "sys/bus/dax/drivers/kmem/unused", "");
+    std::os::unix::fs::symlink("../../drivers/kmem", root.join("sys/bus/dax/devices/dax0.0/driver")).unwrap();
+    for block in 0..8 {
+        let state = if block < online { "online\n" } else { "offline\n" };
+        put(root, &format!("sys/devices/system/memory/memory{}/state", FIRST + block), state);
+    }
+    let roots = Roots::under(root);
+    (directory, roots)
+}
+
+fn machine(roots: &Roots, pool: &Fake) -> Machine {
+    let regions = regions(roots, &["dax0.0".to_owned()]).unwrap();
+    Machine::new("a".to_owned(), roots.clone(), regions, Box::new(pool.clone()), Duration::from_secs(30))
+}
+
+/// The blocks that are online, from 0.
+fn online(roots: &Roots) -> Vec<u64> {
+    (0..8).filter(|block| kernel::hotplug::is_online(roots, FIRST + block).unwrap() == Some(true)).collect()
+}
+
+#[test]
+fn memory_is_added_and_removed() {
+    let (_keep, roots) = kernel(0);
+    let pool = Fake::default();
+    pool.pool().assignments = Some(Vec::new());
+    pool.pool().free = vec![slice(1), slice(3)];
+    let machine = machine(&roots, &pool);
+    machine.renew();
+    assert_eq!(machine.slices_of(Bytes(4 * BLOCK)).unwrap(), Slices(2));
+    assert!(machine.slices_of(Bytes(3 * BLOCK)).is_err() && machine.slices_of(Bytes::ZERO).is_err());
+    let added = machine.add("build", Slices(2)).unwrap();
+    assert_eq!((added.bytes, online(&roots)), (Bytes(4 * BLOCK), vec![2, 3, 6, 7]));
+    assert!(added.slices.iter().all(|slice| slice.online_bytes == SLICE));
+    assert!(machine.add("build", Slices(1)).unwrap_err().0.contains("already"));
+    assert!(machine.add("more", Slices(1)).unwrap_err().0.contains("Short"));
+    assert!(machine.remove("other").unwrap_err().0.contains("build"));
+    // Work for a slice of other memory is in the answer as well; it is done when the lease is renewed.
+    pool.pool().work = vec![work(0), work(1), work(3)];
+    machine.remove("build").unwrap();
+    assert_eq!((online(&roots), &pool.pool().reports[..]), (vec![], &["returned build", "offline 1", "offline 3"].map(str::to_owned)[..]));
+    assert!(machine.list().memory.is_empty());
+}
+
+#[test]
+fn after_a_new_lease_only_assigned_slices_are_online() {
+    // The machine has slices 0 and 1 of an earlier life; 1 is another machine's now, 0 must be returned, and 2 is its own.
+    let (_keep, roots) = kernel(4);
+    let pool = Fake::default();
+    pool.pool().assignments = Some(vec![Assignment { vm: "db".to_owned(), asked: Slices(1), slices: vec![slice(2)] }]);
+    pool.pool().work = vec![work(0)];
+    let machine = machine(&roots, &pool);
+    machine.renew();
+    assert_eq!((online(&roots), &pool.pool().reports[..]), (vec![4, 5], &["offline 0".to_owned()][..]));
+    assert_eq!(machine.list().memory[0].name, "db");
+    // Without a manager nothing changes.
+    pool.pool().away = true;
+    machine.renew();
+    assert_eq!(online(&roots), [4, 5]);
+    assert!(machine.list().pool_error.is_some());
+}
+
+#[test]
+fn a_slice_that_stays_online_is_reported_and_tried_again() {
+    let (keep, roots) = kernel(2);
+    let pool = Fake::default();
+    pool.pool().work = vec![work(0)];
+    let machine = machine(&roots, &pool);
+    // The kernel refuses: nothing can be written to a directory.
+    let state = keep.path().join(format!("sys/devices/system/memory/memory{}/state", FIRST));
+    let held = keep.path().join("held");
+    std::fs::rename(&state, &held).unwrap();
+    std::os::unix::fs::symlink("/dev/full", &state).unwrap();
+    machine.renew();
+    assert!(pool.pool().reports.iter().all(|report| report.starts_with("not offline 0") || report.starts_with("offline 0")));
+    std::fs::remove_file(&state).unwrap();
+    std::fs::rename(&held, &state).unwrap();
+    machine.renew();
+    assert_eq!((online(&roots), pool.pool().reports.last().unwrap().as_str()), (vec![], "offline 0"));
+    assert!(machine.list().stuck.is_empty());
+}
+
+#[test]
+fn a_slice_that_cannot_be_used_is_returned() {
+    let (_keep, roots) = kernel(0);
+    let pool = Fake::default();
+    let beyond = Slice { offset: Some(Bytes(8 * BLOCK)), ..slice(4) };
+    let in_a_file = Slice { offset: None, ..slice(0) };
+    let of_another = Slice { emc: 1, ..slice(0) };
+    for (unusable, why) in [(beyond, "it ends at"), (in_a_file, "a file of"), (of_another, "no device for EMC 1")] {
+        pool.pool().free = vec![unusable];
+        let machine = machine(&roots, &pool);
+        let refused = machine.add("x", Slices(1)).unwrap_err().0;
+        assert!(refused.contains(why), "{refused}");
+        assert_eq!(pool.pool().reports.pop().as_deref(), Some("returned x"));
+        assert!(machine.list().memory.is_empty());
+    }
+}
+
+#[test]
+fn a_kernel_that_would_use_others_memory_is_refused() {
+    let (keep, roots) = kernel(0);
+    let devices = ["dax0.0".to_owned()];
+    let check = |path: &str, text: &str, why: &str| {
+        let before = std::fs::read(keep.path().join(path)).ok();
+        put(keep.path(), path, text);
+        let error = regions(&roots, &devices).unwrap_err().to_string();
+        assert!(error.contains(why), "{error}");
+        match before {
+            Some(before) => std::fs::write(keep.path().join(path), before).unwrap(),
+            None => std::fs::remove_file(keep.path().join(path)).unwrap(),
+        }
+    };
+    check("sys/devices/system/memory/auto_online_blocks", "online_movable\n", "memhp_default_state=offline");
+    check("sys/module/memory_hotplug/parameters/memmap_on_memory", "Y\n", "memmap_on_memory");
+    check("sys/bus/dax/devices/dax0.0/resource", "0x1000\n", "within a memory block");
+    assert!(regions(&roots, &["dax1.0".to_owned()]).unwrap_err().to_string().contains("there are: dax0.0"));
+    std::fs::remove_file(keep.path().join("sys/bus/dax/devices/dax0.0/driver")).unwrap();
+    assert!(regions(&roots, &devices).unwrap_err().to_string().contains("--no-online"));
+}
