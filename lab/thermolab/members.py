@@ -1,4 +1,4 @@
-"""Machines that share a device of pool memory: guests with kernels of their own, and one file behind their expanders."""
+"""Machines that share a device of pool memory: guests with kernels of their own, and one file behind their expander."""
 
 import json
 import time

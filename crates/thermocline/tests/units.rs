@@ -4,7 +4,12 @@
 use std::path::PathBuf;
 use std::process::Command;
 
-const UNITS: [&str; 3] = ["thermocline-pool-manager.service", "thermocline-pool-host.service", "thermocline-pool-scheduler.service"];
+const UNITS: [&str; 4] = [
+    "thermocline-pool-manager.service",
+    "thermocline-pool-host.service",
+    "thermocline-pool-scheduler.service",
+    "thermocline-pool-memory.service",
+];
 
 fn unit(name: &str) -> String {
     std::fs::read_to_string(PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../deploy").join(name)).unwrap()
@@ -23,7 +28,8 @@ fn what_units_start_is_a_command_of_this_program() {
     for name in UNITS.into_iter().chain([ONCE]) {
         let text = unit(name);
         let [start] = values(&text, "ExecStart")[..] else { panic!("{name}: {text}") };
-        let mut words = start.split(' ');
+        // Options of the environment come last.
+        let mut words = start.split(' ').filter(|word| !word.starts_with('$'));
         assert_eq!(words.next(), Some("/usr/bin/thermocline"), "{name}");
         // What comes before is read first, and refused if it is not known.
         let output = Command::new(env!("CARGO_BIN_EXE_thermocline")).args(words).arg("--help").output().unwrap();
