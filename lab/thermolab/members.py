@@ -31,7 +31,7 @@ class Member:
             pool.slices * SLICE_MIB,
             backing=pool.device,
             cmdline="memhp_default_state=offline",
-            qemu_args=store.network(GUEST_ADDRESS, _PORT, pool.port),
+            qemu_args=store.network(GUEST_ADDRESS, _PORT, pool.port, bus="pcie.0"),
         )
         self.guest: Guest = pool.lab.guest(machine)
         self._daemon = 0

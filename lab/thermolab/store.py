@@ -129,11 +129,15 @@ def connect(guest: Guest) -> None:
     guest.run(["ip", "link", "set", device, "up"])
 
 
-def network(address: str, port: int, host_port: int) -> tuple[str, ...]:
-    """Returns QEMU's arguments for a network with one address and port, which is a port of this machine."""
+def network(address: str, port: int, host_port: int, *, bus: str = "") -> tuple[str, ...]:
+    """Returns QEMU's arguments for a network with one address and port, which is a port of this machine.
+
+    `bus` is the PCI bus of its device, for machines with several.
+    """
     relay = f"{sys.executable} {LAB / 'thermolab' / 'relay.py'} {host_port}"
     forward = f"guestfwd=tcp:{address}:{port}-cmd:{relay}"
-    return ("-netdev", f"user,id=net,restrict=on,{forward}", "-device", "virtio-net-pci,netdev=net")
+    on = f",bus={bus}" if bus else ""
+    return ("-netdev", f"user,id=net,restrict=on,{forward}", "-device", f"virtio-net-pci,netdev=net{on}")
 
 
 def _env(endpoint: str) -> dict[str, str]:

@@ -5,7 +5,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use manager::api::{AssignRequest, Assignment, Code, Slice, Slices, Work};
-use manager::client::{Client, Error};
+use manager::client::{Client, Error, Refusal};
 use units::Bytes;
 
 /// The manager's answer to a renewal.
@@ -110,8 +110,10 @@ impl Remote {
 
     /// Makes a call under the lease. If the lease is void, it is dropped, and the next renewal requests a new one.
     fn under_lease<T>(&self, call: impl FnOnce(u64) -> Result<T, Error>) -> Result<T, Error> {
-        // No lease has epoch zero: without a lease the manager answers that the epoch is void.
-        let epoch = self.known().epoch.unwrap_or(0);
+        let Some(epoch) = self.known().epoch else {
+            let message = format!("{} has no lease of the pool manager yet; try again in a few seconds", self.host);
+            return Err(Error::Refused(Refusal { code: Code::Fenced, message }));
+        };
         let result = call(epoch);
         if result.as_ref().is_err_and(|error| error.code() == Some(Code::Fenced)) {
             self.set(|known| {

@@ -116,7 +116,7 @@ fn run(runtime: &PathBuf, serve: &Serve) -> Result<()> {
         }
     })?;
     // What is not assigned to this machine is offline before anybody can ask for more.
-    machine.renew();
+    machine.begin();
     control::serve(runtime, Arc::clone(&machine)).context("cannot create the control socket")?;
     daemon::notify_ready();
     log::info!("{} has memory of a pool; it stays when this daemon stops", serve.host);

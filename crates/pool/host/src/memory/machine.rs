@@ -1,13 +1,13 @@
 //! What a machine has of its pool, and how that changes.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use daemon::watchdog;
 use kernel::Roots;
-use manager::api::{Assignment, Slice, Slices, Work};
+use manager::api::{Slice, Slices, Work};
 use serde::{Deserialize, Serialize};
 use units::Bytes;
 
@@ -20,8 +20,10 @@ const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 const RENEWAL_MAX: Duration = Duration::from_secs(10);
 const RENEWAL_MIN: Duration = Duration::from_millis(200);
 
-/// Taking all slices offline may take long, and requests to the manager have a timeout of seconds.
-const RENEW_LIMIT: Duration = Duration::from_secs(4 * 60 * 60);
+/// Requests to the manager have a timeout of seconds.
+const RENEW_LIMIT: Duration = Duration::from_secs(2 * 60);
+/// Taking all slices offline may take long.
+const MOVE_LIMIT: Duration = Duration::from_secs(4 * 60 * 60);
 
 /// Why a request was refused.
 #[derive(Debug, thiserror::Error)]
@@ -29,6 +31,10 @@ const RENEW_LIMIT: Duration = Duration::from_secs(4 * 60 * 60);
 pub struct Refused(pub String);
 
 /// A machine with slices of a pool.
+///
+/// Two locks, `moving` before `held`. `held` is held for requests to the manager, which are short, so that an answer with all assignments
+/// and one with new ones do not overtake each other. `moving` is held while blocks go online and offline, which takes long:
+/// meanwhile the lease is renewed.
 pub struct Machine {
     name: String,
     roots: Roots,
@@ -37,6 +43,7 @@ pub struct Machine {
     /// How long one memory block may take to go offline.
     within: Duration,
     held: Mutex<Held>,
+    moving: Mutex<()>,
 }
 
 /// What the machine has.
@@ -47,6 +54,8 @@ struct Held {
     pool_error: Option<String>,
     /// Slices that are online and not assigned to this machine, or that do not go offline, and why.
     stuck: BTreeMap<(u16, u32), String>,
+    /// Whether the blocks are to be compared with `grants`: after a new lease.
+    compare: bool,
 }
 
 /// A slice and how much of it is online.
@@ -90,29 +99,52 @@ impl Machine {
     /// A machine whose devices are `regions`, one for each EMC.
     #[must_use]
     pub fn new(name: String, roots: Roots, regions: Vec<Region>, capacity: Box<dyn Capacity>, within: Duration) -> Self {
-        Self { name, roots, regions, capacity, within, held: Mutex::default() }
+        Self { name, roots, regions, capacity, within, held: Mutex::default(), moving: Mutex::default() }
     }
 
     fn held(&self) -> MutexGuard<'_, Held> {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Keeps the lease and follows the manager until `stop` receives a message or is disconnected. The memory stays online.
-    pub fn run(&self, stop: &Receiver<()>) {
-        let member = watchdog::join("lease", RENEW_LIMIT);
-        loop {
-            let busy = member.busy();
-            let pause = self.renew();
-            drop(busy);
-            if !matches!(stop.recv_timeout(pause), Err(RecvTimeoutError::Timeout)) {
-                return;
-            }
-        }
+    fn moving(&self) -> MutexGuard<'_, ()> {
+        self.moving.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Renews the lease and does what the manager requires. Returns how long to wait until the next time.
-    pub fn renew(&self) -> Duration {
-        // Requests wait: what they change must not be half done when assignments are compared with the kernel.
+    /// Takes a lease, and what is not assigned to this machine offline, before anything is added. Without an answer of the manager, that
+    /// happens once it answers.
+    pub fn begin(&self) {
+        let (_, work) = self.renew();
+        self.follow(&work);
+    }
+
+    /// Keeps the lease and follows the manager until `stop` receives a message or is disconnected. The memory stays online.
+    pub fn run(&self, stop: &Receiver<()>) {
+        // While work is being done, later answers are dropped: the manager repeats open requests.
+        let (send, received) = sync_channel::<Vec<Work>>(1);
+        std::thread::scope(|scope| {
+            scope.spawn(move || {
+                let member = watchdog::join("memory", MOVE_LIMIT);
+                while let Ok(work) = received.recv() {
+                    let _busy = member.busy();
+                    self.follow(&work);
+                }
+            });
+            let member = watchdog::join("lease", RENEW_LIMIT);
+            loop {
+                let busy = member.busy();
+                let (pause, work) = self.renew();
+                let _ = send.try_send(work);
+                drop(busy);
+                if !matches!(stop.recv_timeout(pause), Err(RecvTimeoutError::Timeout)) {
+                    break;
+                }
+            }
+            drop(send);
+        });
+    }
+
+    /// Renews the lease. Returns how long to wait until the next time, and what the manager requires.
+    fn renew(&self) -> (Duration, Vec<Work>) {
         let mut held = self.held();
         match self.capacity.renew() {
             Ok(renewal) => {
@@ -121,12 +153,10 @@ impl Machine {
                 }
                 if let Some(assignments) = renewal.assignments {
                     log::info!("{} has a lease of {} s", self.name, renewal.lease.as_secs_f64());
-                    self.reconcile(&mut held, assignments, &renewal.work);
+                    held.grants = assignments.into_iter().map(|assignment| (assignment.vm, assignment.slices)).collect();
+                    held.compare = true;
                 }
-                for work in &renewal.work {
-                    self.release(&mut held, &work.slice);
-                }
-                (renewal.lease / 3).clamp(RENEWAL_MIN, RENEWAL_MAX)
+                ((renewal.lease / 3).clamp(RENEWAL_MIN, RENEWAL_MAX), renewal.work)
             }
             Err(error) => {
                 let error = error.to_string();
@@ -134,18 +164,30 @@ impl Machine {
                     log::warn!("{error}; the memory stays, and no slice changes its owner");
                 }
                 held.pool_error = Some(error);
-                RETRY_INTERVAL
+                (RETRY_INTERVAL, Vec::new())
             }
         }
     }
 
-    /// After a new lease: what is assigned comes online, and what is not goes offline.
-    fn reconcile(&self, held: &mut Held, assignments: Vec<Assignment>, work: &[Work]) {
-        held.stuck.clear();
-        held.grants = assignments.into_iter().map(|assignment| (assignment.vm, assignment.slices)).collect();
-        let known: Vec<Slice> = held.grants.values().flatten().cloned().collect();
-        let of = |slice: &Slice| (slice.emc, slice.offset.unwrap_or_default());
-        let expected: BTreeSet<(u16, Bytes)> = known.iter().chain(work.iter().map(|work| &work.slice)).map(of).collect();
+    /// Does what the manager requires.
+    fn follow(&self, work: &[Work]) {
+        if std::mem::take(&mut self.held().compare) {
+            self.compare();
+        }
+        for work in work {
+            self.release(&work.slice);
+        }
+    }
+
+    /// What is assigned comes online, and what is not goes offline.
+    fn compare(&self) {
+        let _moving = self.moving();
+        let known: Vec<Slice> = {
+            let mut held = self.held();
+            held.stuck.clear();
+            held.grants.values().flatten().cloned().collect()
+        };
+        let expected: BTreeSet<(u16, Bytes)> = known.iter().map(|slice| (slice.emc, slice.offset.unwrap_or_default())).collect();
         let Some(size) = self.capacity.slice_size() else { return };
         for (emc, region) in (0u16..).zip(&self.regions) {
             for (index, offset) in (0u32..).zip(region.offsets(size)) {
@@ -155,7 +197,7 @@ impl Machine {
                 log::warn!("slice {emc}/{index} is online and not assigned to this machine: it goes offline");
                 if let Err(why) = region.take_offline(&self.roots, offset, size, self.within) {
                     log::error!("slice {emc}/{index} is not assigned to this machine, and stays online: {why}. Turn the machine off");
-                    held.stuck.insert((emc, index), why);
+                    self.held().stuck.insert((emc, index), why);
                 }
             }
         }
@@ -178,10 +220,18 @@ impl Machine {
     }
 
     /// Takes a slice offline and reports that. Returns whether it is offline.
-    fn release(&self, held: &mut Held, slice: &Slice) -> bool {
+    fn release(&self, slice: &Slice) -> bool {
         let key = (slice.emc, slice.index);
+        let moving = self.moving();
+        // Required by an answer from before it was returned and assigned again.
+        let is_granted = self.held().grants.values().flatten().any(|granted| (granted.emc, granted.index) == key);
+        if is_granted {
+            return true;
+        }
         let take = |region: &Region| region.take_offline(&self.roots, slice.offset.unwrap_or_default(), slice.bytes, self.within);
         let done = self.region(slice).and_then(take);
+        drop(moving);
+        let mut held = self.held();
         let reported = match &done {
             Ok(()) => {
                 held.stuck.remove(&key);
@@ -207,6 +257,20 @@ impl Machine {
     /// # Errors
     /// [`Refused`]; the slices are returned then.
     pub fn add(&self, name: &str, slices: Slices) -> Result<Granted, Refused> {
+        let moving = self.moving();
+        let assigned = self.assign(name, slices)?;
+        let failed = assigned.iter().find_map(|slice| Some((slice, self.bring_online(slice).err()?)));
+        drop(moving);
+        if let Some((slice, why)) = failed {
+            let back = self.give_back(name).err().map(|error| format!("; {error}")).unwrap_or_default();
+            let slice = format!("{}/{}", slice.emc, slice.index);
+            return Err(Refused(format!("slice {slice} does not come online: {why}; all slices of {name} are returned{back}")));
+        }
+        log::info!("{name}: {} slices are online", assigned.len());
+        Ok(self.granted(name, &assigned))
+    }
+
+    fn assign(&self, name: &str, slices: Slices) -> Result<Vec<Slice>, Refused> {
         let mut held = self.held();
         if held.grants.contains_key(name) {
             return Err(Refused(format!("there is memory {name} already; add more under another name")));
@@ -215,15 +279,7 @@ impl Machine {
         let request = format!("add {name} at {unix_ms}");
         let assigned = self.capacity.assign(&request, name, slices).map_err(|error| Refused(error.to_string()))?;
         held.grants.insert(name.to_owned(), assigned.clone());
-        for slice in &assigned {
-            if let Err(why) = self.bring_online(slice) {
-                let why = format!("slice {}/{} does not come online: {why}", slice.emc, slice.index);
-                let back = self.give_back(&mut held, name).err().map(|error| format!("; {error}")).unwrap_or_default();
-                return Err(Refused(format!("{why}; all slices of {name} are returned{back}")));
-            }
-        }
-        log::info!("{name}: {} slices are online", assigned.len());
-        Ok(self.granted(name, &assigned))
+        Ok(assigned)
     }
 
     /// Removes the memory that was added under a name.
@@ -231,21 +287,26 @@ impl Machine {
     /// # Errors
     /// [`Refused`], or which slices do not go offline now; the manager requires these again.
     pub fn remove(&self, name: &str) -> Result<(), Refused> {
-        let mut held = self.held();
-        if !held.grants.contains_key(name) {
-            let names: Vec<&str> = held.grants.keys().map(String::as_str).collect();
-            return Err(Refused(format!("there is no memory {name}; there is: {}", names.join(", "))));
+        {
+            let held = self.held();
+            if !held.grants.contains_key(name) {
+                let names: Vec<&str> = held.grants.keys().map(String::as_str).collect();
+                return Err(Refused(format!("there is no memory {name}; there is: {}", names.join(", "))));
+            }
         }
-        self.give_back(&mut held, name)
+        self.give_back(name)
     }
 
-    fn give_back(&self, held: &mut Held, name: &str) -> Result<(), Refused> {
-        let work = self.capacity.give_back(name, name).map_err(|error| Refused(error.to_string()))?;
-        let slices = held.grants.remove(name).unwrap_or_default();
+    fn give_back(&self, name: &str) -> Result<(), Refused> {
+        let (work, slices) = {
+            let mut held = self.held();
+            let work = self.capacity.give_back(name, name).map_err(|error| Refused(error.to_string()))?;
+            (work, held.grants.remove(name).unwrap_or_default())
+        };
         // The answer names what is required of all of the machine's memory.
         let mut left = Vec::new();
         for work in work.iter().filter(|work| slices.contains(&work.slice)) {
-            if !self.release(held, &work.slice) {
+            if !self.release(&work.slice) {
                 left.push(format!("{}/{}", work.slice.emc, work.slice.index));
             }
         }

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use manager::api::{Action, Code};
+use manager::api::{Action, Assignment, Code};
 use manager::client::{Error, Refusal};
 use tempfile::TempDir;
 
@@ -126,7 +126,7 @@ fn memory_is_added_and_removed() {
     pool.pool().assignments = Some(Vec::new());
     pool.pool().free = vec![slice(1), slice(3)];
     let machine = machine(&roots, &pool);
-    machine.renew();
+    machine.begin();
     assert_eq!(machine.slices_of(Bytes(4 * BLOCK)).unwrap(), Slices(2));
     assert!(machine.slices_of(Bytes(3 * BLOCK)).is_err() && machine.slices_of(Bytes::ZERO).is_err());
     let added = machine.add("build", Slices(2)).unwrap();
@@ -150,12 +150,12 @@ fn after_a_new_lease_only_assigned_slices_are_online() {
     pool.pool().assignments = Some(vec![Assignment { vm: "db".to_owned(), asked: Slices(1), slices: vec![slice(2)] }]);
     pool.pool().work = vec![work(0)];
     let machine = machine(&roots, &pool);
-    machine.renew();
+    machine.begin();
     assert_eq!((online(&roots), &pool.pool().reports[..]), (vec![4, 5], &["offline 0".to_owned()][..]));
     assert_eq!(machine.list().memory[0].name, "db");
     // Without a manager nothing changes.
     pool.pool().away = true;
-    machine.renew();
+    machine.begin();
     assert_eq!(online(&roots), [4, 5]);
     assert!(machine.list().pool_error.is_some());
 }
@@ -171,13 +171,25 @@ fn a_slice_that_stays_online_is_reported_and_tried_again() {
     let held = keep.path().join("held");
     std::fs::rename(&state, &held).unwrap();
     std::os::unix::fs::symlink("/dev/full", &state).unwrap();
-    machine.renew();
+    machine.begin();
     assert!(pool.pool().reports.iter().all(|report| report.starts_with("not offline 0") || report.starts_with("offline 0")));
     std::fs::remove_file(&state).unwrap();
     std::fs::rename(&held, &state).unwrap();
-    machine.renew();
+    machine.begin();
     assert_eq!((online(&roots), pool.pool().reports.last().unwrap().as_str()), (vec![], "offline 0"));
     assert!(machine.list().stuck.is_empty());
+}
+
+#[test]
+fn a_slice_that_was_assigned_again_stays_online() {
+    let (_keep, roots) = kernel(0);
+    let pool = Fake::default();
+    pool.pool().free = vec![Slice { generation: 2, ..slice(1) }];
+    let machine = machine(&roots, &pool);
+    machine.add("build", Slices(1)).unwrap();
+    // An answer from before: the slice of generation 1 was to be returned.
+    machine.follow(&[work(1)]);
+    assert_eq!((online(&roots), pool.pool().reports.len()), (vec![2, 3], 0));
 }
 
 #[test]
