@@ -275,9 +275,7 @@ impl Machine {
         if held.grants.contains_key(name) {
             return Err(Refused(format!("there is memory {name} already; add more under another name")));
         }
-        let unix_ms = units::millis(SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default());
-        let request = format!("add {name} at {unix_ms}");
-        let assigned = self.capacity.assign(&request, name, slices).map_err(|error| Refused(error.to_string()))?;
+        let assigned = self.capacity.assign(&request("add", name), name, slices).map_err(|error| Refused(error.to_string()))?;
         held.grants.insert(name.to_owned(), assigned.clone());
         Ok(assigned)
     }
@@ -300,7 +298,12 @@ impl Machine {
     fn give_back(&self, name: &str) -> Result<(), Refused> {
         let (work, slices) = {
             let mut held = self.held();
-            let work = self.capacity.give_back(name, name).map_err(|error| Refused(error.to_string()))?;
+            let work = match self.capacity.give_back(&request("remove", name), name) {
+                Ok(work) => work,
+                // An earlier request was answered, and the answer lost: what is required comes when the lease is renewed.
+                Err(error) if is_settled(&error) => Vec::new(),
+                Err(error) => return Err(Refused(error.to_string())),
+            };
             (work, held.grants.remove(name).unwrap_or_default())
         };
         // The answer names what is required of all of the machine's memory.
@@ -356,6 +359,12 @@ impl Machine {
             stuck: held.stuck.iter().map(|((emc, index), why)| format!("slice {emc}/{index}: {why}")).collect(),
         }
     }
+}
+
+/// A name for a request that no other request has: the manager takes one with the same name as a repetition.
+fn request(what: &str, name: &str) -> String {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    format!("{what} {name} at {} us", units::micros(now))
 }
 
 impl std::fmt::Debug for Machine {

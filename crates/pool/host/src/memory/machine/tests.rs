@@ -22,7 +22,10 @@ struct Pool {
     work: Vec<Work>,
     free: Vec<Slice>,
     reports: Vec<String>,
+    requests: BTreeSet<String>,
     away: bool,
+    /// Whether the manager has returned everything already.
+    returned_before: bool,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -58,8 +61,13 @@ impl Capacity for Fake {
         if pool.free.len() < count { Err(refused(Code::Short)) } else { Ok(pool.free.drain(..count).collect()) }
     }
 
-    fn give_back(&self, _: &str, vm: &str) -> Result<Vec<Work>, Error> {
+    fn give_back(&self, request: &str, vm: &str) -> Result<Vec<Work>, Error> {
         let mut pool = self.pool();
+        assert!(!pool.requests.contains(request), "the manager would take it as a repetition");
+        pool.requests.insert(request.to_owned());
+        if pool.returned_before {
+            return Err(refused(Code::NotFound));
+        }
         pool.reports.push(format!("returned {vm}"));
         Ok(pool.work.clone())
     }
@@ -140,6 +148,15 @@ fn memory_is_added_and_removed() {
     machine.remove("build").unwrap();
     assert_eq!((online(&roots), &pool.pool().reports[..]), (vec![], &["returned build", "offline 1", "offline 3"].map(str::to_owned)[..]));
     assert!(machine.list().memory.is_empty());
+    // Again, by the same name. The manager's answer to the first try is lost: the work comes with the lease.
+    pool.pool().free = vec![slice(2)];
+    machine.add("build", Slices(1)).unwrap();
+    pool.pool().returned_before = true;
+    machine.remove("build").unwrap();
+    assert_eq!((machine.list().memory.len(), online(&roots)), (0, vec![4, 5]));
+    pool.pool().work = vec![work(2)];
+    machine.begin();
+    assert!(online(&roots).is_empty());
 }
 
 #[test]
