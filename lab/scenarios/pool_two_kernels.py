@@ -34,19 +34,35 @@ MARKED_RATIO = 0.7
 class Seen:
     """Findings at all steps."""
 
+    members: tuple[Member, ...] = ()
+    """The machines that run."""
     owners_max: int = 0
     owner_checks: int = 0
+    control_owners: int = 0
+    """Owners of a slice that is online in both kernels."""
     leaked_bytes: int = 0
     searched_bytes: int = 0
     damaged_bytes: int = 0
     mark_checks: int = 0
     control_bytes: int = 0
 
-    def owners(self, *members: Member) -> None:
+    def owners(self) -> None:
         """Counts how many kernels have each slice online."""
-        owned = [member.owned() for member in members]
-        self.owners_max = max([self.owners_max, *(sum(at in of for of in owned) for at in range(SLICES))])
+        self.owners_max = max(self.owners_max, self.most_owners())
         self.owner_checks += 1
+
+    def most_owners(self) -> int:
+        """Returns the most kernels that have the same slice online."""
+        owned = [member.owned() for member in self.members]
+        return max(sum(at in of for of in owned) for at in range(SLICES))
+
+    def control(self) -> None:
+        """Brings a slice online in both kernels by hand, which the count must show, and offline again."""
+        for member in self.members:
+            member.set_block(0, "online_movable")
+        self.control_owners = self.most_owners()
+        for member in self.members:
+            member.set_block(0, "offline")
 
     def enters(self, member: Member, *earlier: int) -> None:
         """Searches a machine's pool memory for the marks of earlier owners."""
@@ -57,7 +73,12 @@ class Seen:
     def intact(self, member: Member, mark: int) -> None:
         """Waits for two more checks of a mark, and counts what was found damaged until then."""
         before = len(member.checks(mark))
-        member.until(f"mark {mark} is checked", lambda: len(member.checks(mark)) >= before + 2)
+
+        def checked() -> bool:
+            self.owners()
+            return len(member.checks(mark)) >= before + 2
+
+        member.until(f"mark {mark} is checked", checked)
         checks = member.checks(mark)
         self.damaged_bytes += sum(checks)
         self.mark_checks += len(checks)
@@ -72,13 +93,16 @@ def run(lab: Lab) -> dict[str, Any]:
         Member(pool, "host-a", LOCAL_MIB) as a,
         Member(pool, "host-b", LOCAL_MIB) as b,
     ):
-        seen.owners(a, b)
+        seen.members = (a, b)
+        seen.control()
+        seen.owners()
         lab.holds("nothing", not a.owned() | b.owned(), f"before anything was assigned: {a.owned()}, {b.owned()}")
         figures |= _in_turn(lab, pool, seen, a, b)
         figures |= _stands_still(lab, pool, seen, a, b)
         figures |= _is_gone(lab, pool, seen, a, b)
     lab.at_most("owners_max", seen.owners_max, 1)
-    lab.at_least("owner_checks", seen.owner_checks, 10)
+    lab.at_least("owner_checks", seen.owner_checks, 20)
+    lab.at_least("control_owners", seen.control_owners, 2)
     lab.at_most("leaked_bytes", seen.leaked_bytes, 0)
     lab.at_least("searched_bytes", seen.searched_bytes, 3 * HALF * SLICE_MIB << 20)
     lab.at_least("control_bytes", seen.control_bytes, 1 << 20)
@@ -87,6 +111,7 @@ def run(lab: Lab) -> dict[str, Any]:
     return {
         "owners_max": seen.owners_max,
         "owner_checks": seen.owner_checks,
+        "control_owners": seen.control_owners,
         "leaked_bytes": seen.leaked_bytes,
         "searched_bytes": seen.searched_bytes,
         "control_bytes": seen.control_bytes,
@@ -104,7 +129,7 @@ def _in_turn(lab: Lab, pool: Pool, seen: Seen, a: Member, b: Member) -> dict[str
         lab.say(f"{member.name} has {sorted(member.owned())} after {time.monotonic() - began:.1f} s")
         seen.enters(member, 1, 2)
         member.hold(mark, int(HALF * SLICE_MIB * MARKED_RATIO))
-        seen.owners(a, b)
+        seen.owners()
     seen.control_bytes += a.find(1)["found_bytes"][0]
     refused = _refused(b, "more", SLICE_MIB)
     lab.holds("short", "slices" in refused, f"no slice was free, and more was assigned: {refused}")
@@ -114,12 +139,12 @@ def _in_turn(lab: Lab, pool: Pool, seen: Seen, a: Member, b: Member) -> dict[str
     began = time.monotonic()
     a.memory("remove", "first")
     returned = time.monotonic() - began
-    seen.owners(a, b)
+    seen.owners()
     lab.holds("offline", not a.owned(), f"a returned everything and has {a.owned()} online")
     seen.intact(a, 1)
     pool.until_free(HALF)
     b.memory("add", "second", f"{HALF * SLICE_MIB}MiB")
-    seen.owners(a, b)
+    seen.owners()
     lab.holds("handover", b.owned() == set(range(SLICES)), f"b has {b.owned()}")
     seen.enters(b, 1)
     seen.intact(b, 2)
@@ -139,7 +164,7 @@ def _stands_still(lab: Lab, pool: Pool, seen: Seen, a: Member, b: Member) -> dic
         os.kill(b.guest.pid, signal.SIGCONT)
     lab.holds("held", "slices" in refused, f"a slice of a machine that stands still was assigned: {refused}")
     b.start()
-    seen.owners(a, b)
+    seen.owners()
     lab.holds("kept", b.owned() == own, f"b had {own}, and has {b.owned()}")
     seen.intact(b, 2)
     names = [memory["name"] for memory in b.memory("list")["memory"]]
@@ -147,7 +172,7 @@ def _stands_still(lab: Lab, pool: Pool, seen: Seen, a: Member, b: Member) -> dic
     # A machine that answers is not gone, whatever an operator says.
     fenced = _fenced(pool, "host-b")
     lab.holds("alive", "has a lease" in fenced, f"a machine with a lease was fenced: {fenced}")
-    seen.owners(a, b)
+    seen.owners()
     return {"stood_still_leases": 3}
 
 
@@ -155,6 +180,7 @@ def _is_gone(lab: Lab, pool: Pool, seen: Seen, a: Member, b: Member) -> dict[str
     """`b` loses its power. Its slices wait for the operator, and are zeroed before `a` has them."""
     lab.say("b is gone")
     os.kill(b.guest.pid, signal.SIGKILL)
+    seen.members = (a,)
     time.sleep(2 * LEASE_SECONDS)
     refused = _refused(a, "more", SLICE_MIB)
     lab.holds("waits", "slices" in refused, f"the slices were assigned before anybody said that b is off: {refused}")
@@ -164,7 +190,7 @@ def _is_gone(lab: Lab, pool: Pool, seen: Seen, a: Member, b: Member) -> dict[str
     pool.until_free(SLICES)
     scrubbed = time.monotonic() - began
     a.memory("add", "all", f"{SLICES * SLICE_MIB}MiB")
-    seen.owners(a)
+    seen.owners()
     lab.holds("all", a.owned() == set(range(SLICES)), f"a has {a.owned()}")
     seen.enters(a, 2)
     a.hold(3, int(SLICES * SLICE_MIB * MARKED_RATIO))

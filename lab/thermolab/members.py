@@ -95,9 +95,17 @@ class Member:
             self.guest.run(["thermocline", "pool", "memory", *argv, "--format", "json"], timeout_s=timeout_s).stdout
         )
 
+    def set_block(self, at: int, state: str) -> None:
+        """Changes the state of a slice behind the daemon's back."""
+        self.guest.write(f"/sys/devices/system/memory/memory{self._first() + at}/state", state)
+
+    def _first(self) -> int:
+        """Returns the number of the device's first memory block; a slice has one."""
+        return int(self.guest.read("/sys/bus/dax/devices/dax0.0/resource"), 16) // (SLICE_MIB * MIB)
+
     def blocks(self) -> dict[int, bool]:
         """Returns for each slice of the device whether the kernel has it online, by its own files."""
-        start = int(self.guest.read("/sys/bus/dax/devices/dax0.0/resource"), 16) // (SLICE_MIB * MIB)
+        start = self._first()
         script = "cd /sys/devices/system/memory; for m in memory*; do echo ${m#memory} $(cat $m/state); done"
         states = dict(line.split() for line in self.guest.run(["sh", "-c", script]).stdout.splitlines())
         slices = range(self.pool.slices)
