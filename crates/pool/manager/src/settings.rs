@@ -262,6 +262,14 @@ fn check(document: &mut Document, service: &Service, emcs: &[Emc]) {
     if emcs.is_empty() || emcs.len() > EMCS_MAX {
         report("emcs", format!("{} tables", emcs.len()), "write 1 to 64 tables [[emcs]], each with its slices");
     }
+    let with_device = emcs.iter().filter(|emc| emc.device.is_some()).count();
+    if with_device > 0 && with_device < emcs.len() {
+        report(
+            "emcs",
+            format!("{with_device} of {} have a device: a host could be given slices that it cannot use", emcs.len()),
+            "give each a device or none, and run another manager for the others",
+        );
+    }
     let slices: u64 = emcs.iter().map(|emc| u64::from(emc.slices)).sum();
     if slices > SLICES_MAX {
         report("emcs", format!("{slices} slices in all"), "write at most 65536");
@@ -327,6 +335,10 @@ mod tests {
         let tls = settings.tls.unwrap();
         assert_eq!([settings.ledger, tls.cert, tls.key], ["/etc/t/pool.redb", "/etc/t/m.pem", "/keys/m.key"].map(PathBuf::from));
         assert_eq!(settings.pool_dir, Path::new("/run/pool"));
+        let devices = GOOD.replace("slices = 4 }", "slices = 4, device = \"../dev\" }");
+        let settings = Settings::parse(Path::new("/etc/t/pool.toml"), &devices).unwrap();
+        assert_eq!((settings.layout().devices.len(), settings.in_files(), settings.capacity()), (2, Bytes::ZERO, Bytes::gib(8)));
+        assert!(settings.layout().device(pool::EmcId(1)).is_some_and(|device| device.starts_with("/etc/t")));
     }
 
     #[test]
@@ -347,5 +359,6 @@ mod tests {
         );
         check(&format!("{GOOD}\nslice_sise = \"1GiB\""), &["slice_sise", "perhaps slice_size is meant"]);
         check(&format!("{GOOD}\nlease = \"soon\""), &["soon"]);
+        check(&GOOD.replacen("slices = 4 }", "slices = 4, device = \"/dev/dax0.0\" }", 1), &["1 of 2 have a device", "another manager"]);
     }
 }

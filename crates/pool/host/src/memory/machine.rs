@@ -197,7 +197,10 @@ impl Machine {
                 log::warn!("slice {emc}/{index} is online and not assigned to this machine: it goes offline");
                 if let Err(why) = region.take_offline(&self.roots, offset, size, self.within) {
                     log::error!("slice {emc}/{index} is not assigned to this machine, and stays online: {why}. Turn the machine off");
-                    self.held().stuck.insert((emc, index), why);
+                    let mut held = self.held();
+                    held.stuck.insert((emc, index), why);
+                    // The manager requires nothing of it: it is tried again with the next answer.
+                    held.compare = true;
                 }
             }
         }

@@ -177,24 +177,57 @@ fn after_a_new_lease_only_assigned_slices_are_online() {
     assert!(machine.list().pool_error.is_some());
 }
 
+/// A memory block whose state file cannot be written, and says that it is online.
+struct Stubborn {
+    directory: PathBuf,
+    kept: PathBuf,
+}
+
+impl Stubborn {
+    fn block(root: &Path, number: u64) -> Self {
+        let directory = root.join(format!("sys/devices/system/memory/memory{number}"));
+        let kept = root.join("kept");
+        std::fs::rename(&directory, &kept).unwrap();
+        std::fs::create_dir(&directory).unwrap();
+        std::os::unix::fs::symlink("/proc/version", directory.join("state")).unwrap();
+        Self { directory, kept }
+    }
+
+    fn give_in(self) {
+        std::fs::remove_dir_all(&self.directory).unwrap();
+        std::fs::rename(&self.kept, &self.directory).unwrap();
+    }
+}
+
 #[test]
 fn a_slice_that_stays_online_is_reported_and_tried_again() {
     let (keep, roots) = kernel(2);
     let pool = Fake::default();
     pool.pool().work = vec![work(0)];
     let machine = machine(&roots, &pool);
-    // The kernel refuses: nothing can be written to a directory.
-    let state = keep.path().join(format!("sys/devices/system/memory/memory{}/state", FIRST));
-    let held = keep.path().join("held");
-    std::fs::rename(&state, &held).unwrap();
-    std::os::unix::fs::symlink("/dev/full", &state).unwrap();
+    let stubborn = Stubborn::block(keep.path(), FIRST);
     machine.begin();
-    assert!(pool.pool().reports.iter().all(|report| report.starts_with("not offline 0") || report.starts_with("offline 0")));
-    std::fs::remove_file(&state).unwrap();
-    std::fs::rename(&held, &state).unwrap();
+    assert!(pool.pool().reports[0].starts_with("not offline 0: memory block 64 does not go offline"), "{:?}", pool.pool().reports);
+    assert_eq!(machine.list().stuck.len(), 1);
+    stubborn.give_in();
     machine.begin();
     assert_eq!((online(&roots), pool.pool().reports.last().unwrap().as_str()), (vec![], "offline 0"));
     assert!(machine.list().stuck.is_empty());
+}
+
+#[test]
+fn a_slice_of_another_machine_that_stays_online_is_tried_again() {
+    let (keep, roots) = kernel(2);
+    let pool = Fake::default();
+    pool.pool().assignments = Some(Vec::new());
+    let machine = machine(&roots, &pool);
+    let stubborn = Stubborn::block(keep.path(), FIRST);
+    machine.begin();
+    let stuck = machine.list().stuck;
+    assert!(stuck.len() == 1 && stuck[0].contains("slice 0/0") && stuck[0].contains("does not go offline"), "{stuck:?}");
+    stubborn.give_in();
+    machine.begin();
+    assert!(online(&roots).is_empty() && machine.list().stuck.is_empty() && pool.pool().reports.is_empty());
 }
 
 #[test]
