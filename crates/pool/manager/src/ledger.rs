@@ -68,6 +68,8 @@ pub struct Terms {
     pub lease: Ns,
     /// Hosts that may take a lease.
     pub hosts: Vec<String>,
+    /// The most slices that one host may have; `None` is no limit.
+    pub host_slices: Option<Slices>,
 }
 
 /// The manager's state.
@@ -279,6 +281,7 @@ impl Ledger {
             let message = format!("the slices that request {request} assigned to VM {name} were returned since; use a new request");
             return Err(ErrorResponse { error: Code::Over, message });
         }
+        self.check_quota(host, slices)?;
         let id = VmId(self.next_vm);
         self.command(now, Command::Assign { vm: id, host, slices })?;
         self.next_vm += 1;
@@ -286,6 +289,18 @@ impl Ledger {
         let assignment = self.assignment(id, &vm);
         self.vms.insert(id, vm);
         Ok(assignment)
+    }
+
+    /// Refuses more than a host may have. Slices that it is taking offline count: it may still access them.
+    fn check_quota(&self, host: HostId, slices: Slices) -> Result<(), ErrorResponse> {
+        let Some(most) = self.terms.host_slices else { return Ok(()) };
+        let has = Slices::count(self.pool.slices().filter(|(_, record)| record.state.owner() == Some(host)).count());
+        if has + slices <= most {
+            return Ok(());
+        }
+        let name = self.host_name(host);
+        let message = format!("{name} has {has} slices and may have {most} (host_slices); {slices} more cannot be assigned");
+        Err(ErrorResponse { error: Code::Short, message })
     }
 
     /// The answer to a request for a VM that already has slices.

@@ -36,6 +36,8 @@ const HOSTS_MAX: usize = 1024;
             "Who may take EMCs out of use, by the names in their certificates.";
         buffer_slices: u32 = Unit::Count, "0" in "0" ..= "65535",
             "How many free slices are kept in reserve, so that a VM need not wait for slices that are being released.";
+        host_slices: u32 = Unit::Count, "0" in "0" ..= "65536",
+            "The most slices that one host may have, with those that it is taking offline; 0 is no limit.";
         lease: Duration = Unit::Duration, "10s" in "1s" ..= "1h",
             "How long a host may be silent before the slices that it does not use are reclaimed.";
         answer_within: Duration = Unit::Duration, "30s" in "100ms" ..= "24h",
@@ -126,6 +128,8 @@ pub struct Settings {
     pub operators: Vec<String>,
     /// How many free slices are kept in reserve.
     pub buffer_slices: Slices,
+    /// The most slices that one host may have; `None` is no limit.
+    pub host_slices: Option<Slices>,
     /// How long a host may be silent before the slices that it does not use are reclaimed.
     pub lease: Ns,
     /// How long a host may take to take one slice offline.
@@ -171,6 +175,7 @@ impl Settings {
             hosts: service.hosts,
             operators: service.operators,
             buffer_slices: Slices(service.buffer_slices),
+            host_slices: Some(Slices(service.host_slices)).filter(|most| *most > Slices::ZERO),
             lease: nanoseconds(service.lease),
             answer_within: nanoseconds(service.answer_within),
             ask_again_after: nanoseconds(service.ask_again_after),
@@ -232,7 +237,7 @@ impl Settings {
     /// Returns the terms of leases.
     #[must_use]
     pub fn terms(&self) -> Terms {
-        Terms { lease: self.lease, hosts: self.hosts.clone() }
+        Terms { lease: self.lease, hosts: self.hosts.clone(), host_slices: self.host_slices }
     }
 }
 

@@ -20,7 +20,7 @@ fn ledger() -> Ledger {
         ask_again_after: at(20),
     };
     let hosts = ["a", "b"].map(|name| Host { name: name.to_owned(), ..Host::default() });
-    let terms = Terms { lease: at(10), hosts: vec!["a".to_owned(), "b".to_owned()] };
+    let terms = Terms { lease: at(10), hosts: vec!["a".to_owned(), "b".to_owned()], host_slices: None };
     let layout = Layout { directory: "/pool".into(), slice_bytes: units::Bytes(1 << 30), devices: Vec::new() };
     Ledger::new(Pool::new(config), hosts.to_vec(), BTreeMap::new(), 1, terms, layout, Ns(0))
 }
@@ -61,6 +61,27 @@ fn the_epoch_of_an_expired_lease_is_void() {
     ledger.apply(at(30), &Request::Tick).unwrap();
     assert!(!ledger.hosts[0].leased);
     assert_eq!(code(ledger.apply(at(30), &renew(2))), Code::Fenced);
+}
+
+#[test]
+fn a_host_gets_no_more_than_it_may_have() {
+    let mut ledger = ledger();
+    ledger.terms = Arc::new(Terms { host_slices: Some(Slices(3)), ..(*ledger.terms).clone() });
+    for host in ["a", "b"] {
+        ledger.apply(at(0), &lease(host)).unwrap();
+    }
+    ledger.apply(at(0), &assign("a", 1, "r", "one", 2)).unwrap();
+    let refused = ledger.apply(at(0), &assign("a", 1, "s", "two", 2)).unwrap_err();
+    assert!(refused.error == Code::Short && refused.message.contains("a has 2 slices and may have 3"), "{}", refused.message);
+    ledger.apply(at(0), &assign("a", 1, "s", "two", 1)).unwrap();
+    ledger.apply(at(0), &assign("b", 1, "r", "one", 3)).unwrap();
+    // The same request again has the same answer; what is going offline still counts.
+    ledger.apply(at(1), &assign("a", 1, "r", "one", 2)).unwrap();
+    ledger.apply(at(1), &give_back("a", 1, "t", "one")).unwrap();
+    assert_eq!(code(ledger.apply(at(1), &assign("a", 1, "u", "three", 1))), Code::Short);
+    let offlined = Request::Offlined { host: "a".to_owned(), epoch: 1, slice: slice(0, 0), generation: Generation(1) };
+    ledger.apply(at(1), &offlined).unwrap();
+    ledger.apply(at(1), &assign("a", 1, "u", "three", 1)).unwrap();
 }
 
 #[test]

@@ -5,7 +5,7 @@ use crate::layout::Layout;
 use crate::ledger::{Request, Terms};
 
 fn terms() -> Terms {
-    Terms { lease: Ns(1 << 40), hosts: vec!["a".to_owned()] }
+    Terms { lease: Ns(1 << 40), hosts: vec!["a".to_owned()], host_slices: None }
 }
 
 fn layout() -> Layout {
