@@ -11,6 +11,7 @@
 mod blocks;
 pub mod control;
 mod machine;
+pub mod metrics;
 
 pub use blocks::{Error, Region, regions};
 pub use machine::{Granted, List, Machine, Refused, Slot};

@@ -1,6 +1,7 @@
 //! `thermocline pool memory`: slices of shared devices as memory of this machine.
 
 use std::fmt::Write as _;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc::sync_channel;
@@ -71,6 +72,9 @@ struct Serve {
     /// How long one memory block may take to go offline
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = duration)]
     within: Duration,
+    /// Serve metrics at this address, such as 127.0.0.1:9475
+    #[arg(long, value_name = "ADDRESS")]
+    metrics: Option<SocketAddr>,
     #[command(flatten)]
     reach: Reach,
 }
@@ -118,6 +122,10 @@ fn run(runtime: &PathBuf, serve: &Serve) -> Result<()> {
     // What is not assigned to this machine is offline before anybody can ask for more.
     machine.begin();
     control::serve(runtime, Arc::clone(&machine)).context("cannot create the control socket")?;
+    if let Some(address) = serve.metrics {
+        let bound = memory::metrics::serve(address, Arc::clone(&machine)).with_context(|| format!("cannot serve metrics at {address}"))?;
+        log::info!("metrics are at http://{bound}/metrics");
+    }
     daemon::notify_ready();
     log::info!("{} has memory of a pool; it stays when this daemon stops", serve.host);
     machine.run(&stopped);
