@@ -142,6 +142,8 @@ struct Reader {
     scan_period_seconds: f64,
     thresholds: Vec<f64>,
     starts: HashMap<String, JobRecord>,
+    /// The last choice of each job's tier, and why: the first one comes before the job's first period.
+    tiers: HashMap<String, (Option<String>, String)>,
     /// The jobs, each with the frame of its last record.
     jobs: BTreeMap<String, (usize, Rc<Job>)>,
     event: Option<Rc<Explained>>,
@@ -186,8 +188,11 @@ impl Reader {
         let (last, job) = self.jobs.entry(path.to_owned()).or_insert_with(|| (now, Rc::new(Job::default())));
         *last = now;
         let job = Rc::make_mut(job);
+        path.clone_into(&mut job.job);
+        if let Some(tier) = self.tiers.get(path) {
+            (job.tier, job.tier_reason) = tier.clone();
+        }
         if let Some(start) = self.starts.get(path) {
-            path.clone_into(&mut job.job);
             start.class.as_str().clone_into(&mut job.class);
             start.policy.as_str().clone_into(&mut job.policy);
             job.tracker.clone_from(&start.tracker);
@@ -235,12 +240,10 @@ impl Reader {
         let Some(text) = record.explain(start, self.scan_period_seconds) else { return };
         let tier = record.tier(start);
         self.decided(path, controller, record.unix_ms(), &text);
-        if let Some((_, job)) = self.jobs.get_mut(path) {
-            let job = Rc::make_mut(job);
-            match tier {
-                Some((tier, why)) => (job.tier, job.tier_reason) = (tier, why.to_owned()),
-                None => job.explanation = text,
-            }
+        if let Some((tier, why)) = tier {
+            self.tiers.insert(path.to_owned(), (tier, why.to_owned()));
+        } else if let Some((_, job)) = self.jobs.get_mut(path) {
+            Rc::make_mut(job).explanation = text;
         }
     }
 

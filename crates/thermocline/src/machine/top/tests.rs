@@ -192,9 +192,9 @@ fn record() -> Value {
 
 #[test]
 fn a_journal_is_shown_period_by_period() {
-    let journal = Path::new(env!("CARGO_MANIFEST_DIR")).join("../node/agent/tests/journal-6.12-idle.jsonl");
+    let first_journal = Path::new(env!("CARGO_MANIFEST_DIR")).join("../node/agent/tests/journal-6.12-idle.jsonl");
     let mut state = State::new(Theme { ascii: true, color: false });
-    let mut source = Source::journal(&journal, None, &mut state).unwrap();
+    let mut source = Source::journal(&first_journal, None, &mut state).unwrap();
     check("journal-begin.txt", &state, 100, 10);
     let first = state.position.unwrap();
     source.next(&mut state);
@@ -206,9 +206,14 @@ fn a_journal_is_shown_period_by_period() {
     press(&mut state, &[KeyCode::Enter]);
     source.ask(&mut state);
     check("journal-job.txt", &state, 100, 30);
+    // Jobs of all policies, with their tiers, which this agent recorded.
+    let journal = Path::new(env!("CARGO_MANIFEST_DIR")).join("../node/agent/tests/journal-6.12-idle-policies.jsonl");
+    let mut other = State::new(Theme { ascii: true, color: false });
+    Source::journal(&journal, None, &mut other).unwrap().go(isize::MAX / 2, &mut other);
+    assert!(other.jobs().iter().all(|job| !job.job.is_empty() && !job.tier_reason.is_empty()), "{:?}", other.jobs());
     // To a time, and back from there: a job's ages are those before that time.
     let mut state = State::new(Theme { ascii: true, color: false });
-    let mut source = Source::journal(&journal, Some(last.unix_ms), &mut state).unwrap();
+    let mut source = Source::journal(&first_journal, Some(last.unix_ms), &mut state).unwrap();
     assert_eq!(state.position, Some(last));
     source.go(-3, &mut state);
     assert_eq!(state.position.unwrap().number, last.number - 3);
