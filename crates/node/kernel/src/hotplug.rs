@@ -4,12 +4,12 @@
 use std::io::{self, Read};
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use serde::Serialize;
 use units::Bytes;
 
-use crate::{Malformed, Result, Roots, file};
+use crate::{Malformed, Result, Roots, file, process};
 
 /// The initial state of added memory (`auto_online_blocks`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -137,18 +137,7 @@ pub fn take_offline(roots: &Roots, number: u64, timeout: Duration) -> io::Result
         .stdout(Stdio::null())
         .stderr(Stdio::piped())
         .spawn()?;
-    let until = Instant::now() + timeout;
-    let status = loop {
-        match writer.try_wait()? {
-            Some(status) => break Some(status),
-            None if Instant::now() >= until => break None,
-            None => std::thread::sleep(POLL),
-        }
-    };
-    if status.is_none() {
-        writer.kill()?;
-        writer.wait()?;
-    }
+    let status = process::wait_within(&mut writer, timeout)?;
     if is_online(roots, number).map_err(io::Error::other)? != Some(true) {
         return Ok(());
     }
@@ -159,9 +148,6 @@ pub fn take_offline(roots: &Roots, number: u64, timeout: Duration) -> io::Result
     let why = if why.is_empty() { format!("not within {} s", timeout.as_secs()) } else { why.trim().to_owned() };
     Err(io::Error::other(format!("memory block {number} does not go offline: {why}")))
 }
-
-/// How often the process that takes a block offline is asked for.
-const POLL: Duration = Duration::from_millis(20);
 
 fn state_file(roots: &Roots, number: u64) -> PathBuf {
     roots.sys.join(format!("devices/system/memory/memory{number}/state"))

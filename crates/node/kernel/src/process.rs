@@ -6,7 +6,8 @@ use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::process::{Child, ExitStatus};
+use std::time::{Duration, Instant};
 
 use serde::Serialize;
 use units::{Bytes, PageSize};
@@ -177,6 +178,26 @@ pub fn signal(pid: i32, signal: i32) {
     unsafe { libc::kill(pid, signal) };
 }
 
+/// Waits for the exit of a child, and kills it at the end of the time. Returns its status; `None` if it was killed.
+///
+/// # Errors
+/// It cannot be waited for, or killed.
+pub fn wait_within(child: &mut Child, timeout: Duration) -> io::Result<Option<ExitStatus>> {
+    const POLL: Duration = Duration::from_millis(5);
+    let until = Instant::now() + timeout;
+    loop {
+        match child.try_wait()? {
+            Some(status) => return Ok(Some(status)),
+            None if Instant::now() < until => std::thread::sleep(POLL),
+            None => {
+                child.kill()?;
+                child.wait()?;
+                return Ok(None);
+            }
+        }
+    }
+}
+
 /// CPU time of this process and of the children that it has waited for, user and system.
 ///
 /// # Errors
@@ -284,6 +305,16 @@ fn sysconf(name: libc::c_int) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_child_is_waited_for_until_the_time_ends() {
+        let start = |words: &[&str]| std::process::Command::new(words[0]).args(&words[1..]).spawn().unwrap();
+        let status = wait_within(&mut start(&["false"]), Duration::from_secs(60)).unwrap();
+        assert_eq!(status.and_then(|status| status.code()), Some(1));
+        let mut endless = start(&["sleep", "1000"]);
+        assert_eq!(wait_within(&mut endless, Duration::from_millis(50)).unwrap(), None);
+        assert!(!endless.wait().unwrap().success(), "it was killed");
+    }
 
     #[test]
     fn a_process_is_in_its_cgroup_and_those_above() {

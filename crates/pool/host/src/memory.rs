@@ -14,4 +14,4 @@ mod machine;
 pub mod metrics;
 
 pub use blocks::{Error, Region, regions};
-pub use machine::{Granted, List, Machine, Refused, Slot};
+pub use machine::{Assigned, AssignedSlice, List, Machine, Refused};

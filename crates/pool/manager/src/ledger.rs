@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
-use pool::{Command, Effect, Generation, HostId, Ns, Pool, Refusal, SliceId, Slices, State, VmId};
+use pool::{Command, Effect, EmcId, Generation, HostId, Ns, Pool, Refusal, SliceId, Slices, State, VmId};
 use serde::{Deserialize, Serialize};
 
 use crate::api::{Action, Assignment, Code, ErrorResponse, Lease, RenewResponse, Work, WorkList};
@@ -165,7 +165,10 @@ impl Ledger {
                 Ok(Response::Done)
             }
             Request::EmcFailed(emc) => self.command(now, Command::EmcFailed(*emc)).map(|()| Response::Done),
-            Request::EmcRepaired(emc) => self.command(now, Command::EmcRepaired(*emc)).map(|()| Response::Done),
+            Request::EmcRepaired(emc) => {
+                self.check_unused(now, *emc)?;
+                self.command(now, Command::EmcRepaired(*emc)).map(|()| Response::Done)
+            }
             Request::HostFenced(host) => self.host_fenced(now, host).map(|()| Response::Done),
             Request::Abandoned { slice, generation } => {
                 self.check_unleased(now, *slice)?;
@@ -383,6 +386,19 @@ impl Ledger {
             self.failures.remove(&slice);
         }
         Ok(())
+    }
+
+    /// Refuses to free the slices of a device while a machine runs that may have had some: a failure took them from it without
+    /// its report, and it still has them online. No lock shows that, as for files.
+    fn check_unused(&self, now: Ns, emc: EmcId) -> Result<(), ErrorResponse> {
+        let with_lease = || (0u16..).zip(&self.hosts).find(|(id, _)| self.has_lease(now, HostId(*id)));
+        let Some((_, host)) = with_lease().filter(|_| self.layout.device(emc).is_some()) else { return Ok(()) };
+        let message = format!(
+            "{} has a lease, and may still have memory of EMC {} online; turn all machines of the pool off, or take their memory offline \
+             and stop `thermocline pool memory`, and wait for their leases to expire",
+            host.name, emc.0
+        );
+        Err(ErrorResponse { error: Code::Conflict, message })
     }
 
     /// Whether a host's lease is valid.

@@ -224,11 +224,11 @@ pub(crate) const ROUTES: &[Route] = &[
         query: &[],
         operation: Operation::EmcRepaired,
         name: "emc_repaired",
-        summary: "Report that an EMC works again. Its slices are zeroed and can be assigned.",
+        summary: "Report that an EMC works again. Its slices are zeroed and can be assigned. An EMC with a device is repaired only while no host has a lease.",
         access: Access::Operator,
         body: None,
         response: Some(of::<Empty>),
-        refusals: &[Code::Ledger, Code::LedgerFull],
+        refusals: &[Code::Conflict, Code::Ledger, Code::LedgerFull],
     },
     Route {
         method: "GET",

@@ -13,7 +13,7 @@ use daemon::PidLock;
 use kernel::Roots;
 use pool_host::capacity::Remote;
 use pool_host::memory::control::{self, Request};
-use pool_host::memory::{self, Granted, List, Machine};
+use pool_host::memory::{self, Assigned, List, Machine};
 use serde_json::Value;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -85,7 +85,7 @@ pub(super) fn memory(format: Format, arguments: &Memory) -> Result<()> {
     match &arguments.command {
         MemoryCommand::Serve(serve) => run(runtime, serve),
         MemoryCommand::Add { name, bytes } => {
-            let added: Granted = ask(runtime, &Request::Add { name: name.clone(), bytes: *bytes })?;
+            let added: Assigned = ask(runtime, &Request::Add { name: name.clone(), bytes: *bytes })?;
             print(format, &added, || format!("{name}: {} in {} slices\n", added.bytes, added.slices.len()))
         }
         MemoryCommand::Remove { name } => {
@@ -141,10 +141,11 @@ fn listed(list: &List) -> String {
         let _ = writeln!(text, "still online: {stuck}");
     }
     let mut table = Table::new(&["<memory", "size", "online", "<slices"]);
-    for granted in &list.memory {
-        let online: Bytes = granted.slices.iter().map(|slice| slice.online_bytes).sum();
-        let slices: Vec<String> = granted.slices.iter().map(|slice| format!("{}/{}", slice.emc, slice.index)).collect();
-        table.row(&[&granted.name, &granted.bytes, &online, &slices.join(" ")]);
+    for assigned in &list.memory {
+        let online: Option<Bytes> = assigned.slices.iter().map(|slice| slice.online_bytes).sum();
+        let online = online.map_or_else(|| "-".to_owned(), |bytes| bytes.to_string());
+        let slices: Vec<String> = assigned.slices.iter().map(|slice| format!("{}/{}", slice.emc, slice.index)).collect();
+        table.row(&[&assigned.name, &assigned.bytes, &online, &slices.join(" ")]);
     }
     text + &table.to_string()
 }

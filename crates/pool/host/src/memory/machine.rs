@@ -49,37 +49,37 @@ pub struct Machine {
 /// What the machine has.
 #[derive(Debug, Default)]
 struct Held {
-    grants: BTreeMap<String, Vec<Slice>>,
+    assigned: BTreeMap<String, Vec<Slice>>,
     /// Why the manager's last answer was no success.
     pool_error: Option<String>,
     /// Slices that are online and not assigned to this machine, or that do not go offline, and why.
     stuck: BTreeMap<(u16, u32), String>,
-    /// Whether the blocks are to be compared with `grants`: after a new lease.
+    /// Whether the blocks are to be compared with `assigned`: after a new lease.
     compare: bool,
 }
 
 /// A slice and how much of it is online.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Slot {
+pub struct AssignedSlice {
     /// The EMC.
     pub emc: u16,
     /// Index at its EMC.
     pub index: u32,
     /// Ownership generation.
     pub generation: u32,
-    /// Memory of it that is online.
-    pub online_bytes: Bytes,
+    /// Memory of it that is online; `None` if the kernel does not say so.
+    pub online_bytes: Option<Bytes>,
 }
 
 /// Memory that was added under a name.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Granted {
+pub struct Assigned {
     /// The name.
     pub name: String,
     /// Size of its slices.
     pub bytes: Bytes,
     /// Its slices.
-    pub slices: Vec<Slot>,
+    pub slices: Vec<AssignedSlice>,
 }
 
 /// What a machine has of its pool.
@@ -90,7 +90,7 @@ pub struct List {
     /// The manager's last error; `None` if its last answer was a success.
     pub pool_error: Option<String>,
     /// Memory by name.
-    pub memory: Vec<Granted>,
+    pub memory: Vec<Assigned>,
     /// Slices that are online although this machine returned them, or never had them, and why.
     pub stuck: Vec<String>,
 }
@@ -153,7 +153,7 @@ impl Machine {
                 }
                 if let Some(assignments) = renewal.assignments {
                     log::info!("{} has a lease of {} s", self.name, renewal.lease.as_secs_f64());
-                    held.grants = assignments.into_iter().map(|assignment| (assignment.vm, assignment.slices)).collect();
+                    held.assigned = assignments.into_iter().map(|assignment| (assignment.vm, assignment.slices)).collect();
                     held.compare = true;
                 }
                 ((renewal.lease / 3).clamp(RENEWAL_MIN, RENEWAL_MAX), renewal.work)
@@ -185,7 +185,7 @@ impl Machine {
         let known: Vec<Slice> = {
             let mut held = self.held();
             held.stuck.clear();
-            held.grants.values().flatten().cloned().collect()
+            held.assigned.values().flatten().cloned().collect()
         };
         let expected: BTreeSet<(u16, Bytes)> = known.iter().map(|slice| (slice.emc, slice.offset.unwrap_or_default())).collect();
         let Some(size) = self.capacity.slice_size() else { return };
@@ -227,8 +227,8 @@ impl Machine {
         let key = (slice.emc, slice.index);
         let moving = self.moving();
         // Required by an answer from before it was returned and assigned again.
-        let is_granted = self.held().grants.values().flatten().any(|granted| (granted.emc, granted.index) == key);
-        if is_granted {
+        let is_assigned = self.held().assigned.values().flatten().any(|assigned| (assigned.emc, assigned.index) == key);
+        if is_assigned {
             return true;
         }
         let take = |region: &Region| region.take_offline(&self.roots, slice.offset.unwrap_or_default(), slice.bytes, self.within);
@@ -259,7 +259,7 @@ impl Machine {
     ///
     /// # Errors
     /// [`Refused`]; the slices are returned then.
-    pub fn add(&self, name: &str, slices: Slices) -> Result<Granted, Refused> {
+    pub fn add(&self, name: &str, slices: Slices) -> Result<Assigned, Refused> {
         let moving = self.moving();
         let assigned = self.assign(name, slices)?;
         let failed = assigned.iter().find_map(|slice| Some((slice, self.bring_online(slice).err()?)));
@@ -270,16 +270,16 @@ impl Machine {
             return Err(Refused(format!("slice {slice} does not come online: {why}; all slices of {name} are returned{back}")));
         }
         log::info!("{name}: {} slices are online", assigned.len());
-        Ok(self.granted(name, &assigned))
+        Ok(self.view(name, &assigned))
     }
 
     fn assign(&self, name: &str, slices: Slices) -> Result<Vec<Slice>, Refused> {
         let mut held = self.held();
-        if held.grants.contains_key(name) {
+        if held.assigned.contains_key(name) {
             return Err(Refused(format!("there is memory {name} already; add more under another name")));
         }
         let assigned = self.capacity.assign(&request("add", name), name, slices).map_err(|error| Refused(error.to_string()))?;
-        held.grants.insert(name.to_owned(), assigned.clone());
+        held.assigned.insert(name.to_owned(), assigned.clone());
         Ok(assigned)
     }
 
@@ -290,8 +290,8 @@ impl Machine {
     pub fn remove(&self, name: &str) -> Result<(), Refused> {
         {
             let held = self.held();
-            if !held.grants.contains_key(name) {
-                let names: Vec<&str> = held.grants.keys().map(String::as_str).collect();
+            if !held.assigned.contains_key(name) {
+                let names: Vec<&str> = held.assigned.keys().map(String::as_str).collect();
                 return Err(Refused(format!("there is no memory {name}; there is: {}", names.join(", "))));
             }
         }
@@ -307,7 +307,7 @@ impl Machine {
                 Err(error) if is_settled(&error) => Vec::new(),
                 Err(error) => return Err(Refused(error.to_string())),
             };
-            (work, held.grants.remove(name).unwrap_or_default())
+            (work, held.assigned.remove(name).unwrap_or_default())
         };
         // The answer names what is required of all of the machine's memory.
         let mut left = Vec::new();
@@ -326,16 +326,16 @@ impl Machine {
         )))
     }
 
-    fn granted(&self, name: &str, slices: &[Slice]) -> Granted {
+    fn view(&self, name: &str, slices: &[Slice]) -> Assigned {
         let online = |slice: &Slice| {
             let of = |region: &Region| region.online(&self.roots, slice.offset.unwrap_or_default(), slice.bytes);
-            self.region(slice).and_then(of).unwrap_or_default()
+            self.region(slice).and_then(of).ok()
         };
-        let slot = |slice: &Slice| {
+        let slice = |slice: &Slice| {
             let Slice { emc, index, generation, .. } = *slice;
-            Slot { emc, index, generation, online_bytes: online(slice) }
+            AssignedSlice { emc, index, generation, online_bytes: online(slice) }
         };
-        Granted { name: name.to_owned(), bytes: slices.iter().map(|slice| slice.bytes).sum(), slices: slices.iter().map(slot).collect() }
+        Assigned { name: name.to_owned(), bytes: slices.iter().map(|slice| slice.bytes).sum(), slices: slices.iter().map(slice).collect() }
     }
 
     /// The number of slices of this size.
@@ -358,7 +358,7 @@ impl Machine {
         List {
             host: self.name.clone(),
             pool_error: held.pool_error.clone(),
-            memory: held.grants.iter().map(|(name, slices)| self.granted(name, slices)).collect(),
+            memory: held.assigned.iter().map(|(name, slices)| self.view(name, slices)).collect(),
             stuck: held.stuck.iter().map(|((emc, index), why)| format!("slice {emc}/{index}: {why}")).collect(),
         }
     }

@@ -64,6 +64,22 @@ fn the_epoch_of_an_expired_lease_is_void() {
 }
 
 #[test]
+fn a_device_is_repaired_while_no_machine_may_have_it_online() {
+    let mut ledger = ledger();
+    ledger.layout = Arc::new(Layout { devices: vec![Some("/dev/dax0.0".into())], ..ledger.layout().clone() });
+    ledger.apply(at(0), &lease("a")).unwrap();
+    ledger.apply(at(0), &assign("a", 1, "r", "vm", 4)).unwrap();
+    for emc in [0, 1] {
+        ledger.apply(at(1), &Request::EmcFailed(EmcId(emc))).unwrap();
+    }
+    // Slices in files have locks, which say who uses them.
+    ledger.apply(at(1), &Request::EmcRepaired(EmcId(1))).unwrap();
+    let refused = ledger.apply(at(1), &Request::EmcRepaired(EmcId(0))).unwrap_err();
+    assert!(refused.error == Code::Conflict && refused.message.contains("a has a lease"), "{}", refused.message);
+    ledger.apply(at(100), &Request::EmcRepaired(EmcId(0))).unwrap();
+}
+
+#[test]
 fn a_host_gets_no_more_than_it_may_have() {
     let mut ledger = ledger();
     ledger.terms = Arc::new(Terms { host_slices: Some(Slices(3)), ..(*ledger.terms).clone() });

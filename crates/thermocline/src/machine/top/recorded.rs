@@ -280,12 +280,3 @@ fn remember(job: &mut Job, memory: &JobMemory) {
 fn per_one(ppm: u64) -> f64 {
     ppm as f64 / 1e6
 }
-
-/// The journal to read: a file or a directory.
-pub(super) fn open(path: &Path, from: Option<UnixMillis>) -> Result<Recorded> {
-    let mut recorded = Recorded::read(path)?;
-    if let Some(from) = from {
-        recorded.go_to(from);
-    }
-    Ok(recorded)
-}

@@ -9,7 +9,7 @@ use pool_host::socket::Request;
 use serde::de::DeserializeOwned;
 use units::UnixMillis;
 
-use super::recorded::{self, Recorded};
+use super::recorded::Recorded;
 use super::state::{Answers, Page, SEEN_MAX, State};
 use super::view::View;
 
@@ -43,7 +43,11 @@ impl Source {
 
     /// A journal, with its first period, or the one at that time.
     pub(super) fn journal(path: &Path, from: Option<UnixMillis>, state: &mut State) -> Result<Self> {
-        let mut source = Self::Journal(recorded::open(path, from)?);
+        let mut recorded = Recorded::read(path)?;
+        if let Some(from) = from {
+            recorded.go_to(from);
+        }
+        let mut source = Self::Journal(recorded);
         source.go(0, state);
         Ok(source)
     }

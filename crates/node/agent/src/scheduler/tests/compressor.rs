@@ -70,17 +70,27 @@ fn zstd_takes_three_times_as_long(agent: &mut Agent, sampled_at_ms: u64) {
     tiering.sampled_at_ms = Some(Millis(sampled_at_ms));
 }
 
-#[test]
-fn a_compressor_that_takes_too_much_time_is_replaced() {
+/// What zswap has stored since boot.
+fn stored(machine: &Machine, pages: u64) {
+    machine.put("proc/vmstat", &format!("pswpin 0\npswpout 0\nzswpout {pages}\n"));
+}
+
+/// An agent that has chosen zstd, while nothing was stored.
+fn with_zstd() -> (Machine, Agent) {
     let machine = machine();
-    let stored = |pages: u64| machine.put("proc/vmstat", &format!("pswpin 0\npswpout 0\nzswpout {pages}\n"));
-    stored(0);
+    stored(&machine, 0);
     let mut agent = sampled(&machine, "", Options::default(), [34, 40, 20]);
     zstd_takes_three_times_as_long(&mut agent, 1_000_000);
     agent.control(at(1_000));
     assert_eq!(machine.get(COMPRESSOR), "zstd");
+    (machine, agent)
+}
+
+#[test]
+fn a_compressor_that_takes_too_much_time_is_replaced() {
+    let (machine, mut agent) = with_zstd();
     // More in a minute than any machine compresses in a twentieth of its time.
-    stored(1 << 40);
+    stored(&machine, 1 << 40);
     agent.control(at(1_060));
     assert_eq!(machine.get(COMPRESSOR), "lzo");
     // It is not tried again at once, although nothing more is stored.
@@ -95,16 +105,10 @@ fn a_compressor_that_takes_too_much_time_is_replaced() {
 
 #[test]
 fn what_the_agent_offloads_does_not_decide() {
-    let machine = machine();
-    let stored = |pages: u64| machine.put("proc/vmstat", &format!("pswpin 0\npswpout 0\nzswpout {pages}\n"));
-    stored(0);
-    let mut agent = sampled(&machine, "", Options::default(), [34, 40, 20]);
-    zstd_takes_three_times_as_long(&mut agent, 1_000_000);
-    agent.control(at(1_000));
-    assert_eq!(machine.get(COMPRESSOR), "zstd");
+    let (machine, mut agent) = with_zstd();
     // The kernel stored nothing by itself, and then more than any machine compresses in a twentieth of its time.
     for (at_s, pages, expected) in [(1_060, 1 << 30, "zstd"), (1_120, 1 << 40, "lzo")] {
-        stored(pages);
+        stored(&machine, pages);
         agent.jobs.get_mut(JOB).unwrap().job.counters.totals.offloaded = Pages(1 << 30).to_bytes(kernel::page_size());
         agent.control(at(at_s));
         assert_eq!(machine.get(COMPRESSOR), expected);

@@ -9,7 +9,7 @@ use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
 use std::path::PathBuf;
 use std::process::{Command, ExitStatus, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use serde_json::Value;
 use units::Bytes;
@@ -20,7 +20,6 @@ use crate::drivers::sampling::is_recent;
 /// How long libvirt may take to answer. When it first starts a hypervisor it probes its capabilities for about ten
 /// seconds.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(60);
-const POLL_INTERVAL: Duration = Duration::from_millis(5);
 /// Most bytes of output that are read.
 const OUTPUT_MAX: u64 = 4 << 20;
 
@@ -91,18 +90,7 @@ impl Virsh {
             .stdout(output.try_clone()?)
             .stderr(errors.try_clone()?)
             .spawn()?;
-        let deadline = Instant::now() + REPLY_TIMEOUT;
-        let status = loop {
-            match child.try_wait()? {
-                Some(status) => break Some(status),
-                None if Instant::now() < deadline => std::thread::sleep(POLL_INTERVAL),
-                None => {
-                    child.kill()?;
-                    child.wait()?;
-                    break None;
-                }
-            }
-        };
+        let status = kernel::process::wait_within(&mut child, REPLY_TIMEOUT)?;
         Ok((status, read(output)?, read(errors)?))
     }
 

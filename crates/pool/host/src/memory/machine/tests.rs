@@ -139,7 +139,7 @@ fn memory_is_added_and_removed() {
     assert!(machine.slices_of(Bytes(3 * BLOCK)).is_err() && machine.slices_of(Bytes::ZERO).is_err());
     let added = machine.add("build", Slices(2)).unwrap();
     assert_eq!((added.bytes, online(&roots)), (Bytes(4 * BLOCK), vec![2, 3, 6, 7]));
-    assert!(added.slices.iter().all(|slice| slice.online_bytes == SLICE));
+    assert!(added.slices.iter().all(|slice| slice.online_bytes == Some(SLICE)));
     assert!(machine.add("build", Slices(1)).unwrap_err().0.contains("already"));
     assert!(machine.add("more", Slices(1)).unwrap_err().0.contains("Short"));
     assert!(machine.remove("other").unwrap_err().0.contains("build"));
