@@ -7,6 +7,9 @@
 //!    Sampled blocks of base pages, which have no common accessed bit, join here.
 //! 4. *Rates.* A few of the touched parts are sampled for their rates, which stand for all touched parts.
 //!
+//! After each of the last two, slow huge pages that all of its samples found accessed, but those of the first stage did not, are sampled
+//! densely: memory that became hot within the period is known before its end. The period takes longer then.
+//!
 //! Blocks in the slow node are sampled in all stages, in the second like the others. Of a slow block of base pages only a few pages
 //! are sampled, other ones each period. In slow memory only the few huge pages are split that the owner names ([`Blocks::split`]): they
 //! show for how many accessed pages a set bit of the others stands.
@@ -54,8 +57,21 @@ enum Stage {
     Whole,
     Dense,
     Touched,
+    DenseAfterTouched,
     Rates,
+    DenseAfterRates,
     Over,
+}
+
+impl Stage {
+    fn is_dense(self) -> bool {
+        matches!(self, Self::Dense | Self::DenseAfterTouched | Self::DenseAfterRates)
+    }
+
+    /// Whether only slow blocks are sampled.
+    fn is_for_slow(self) -> bool {
+        matches!(self, Self::DenseAfterTouched | Self::DenseAfterRates)
+    }
 }
 
 /// A stage under way.
@@ -151,7 +167,7 @@ impl Sampler {
             match self.stage {
                 Stage::Whole => self.split.split(memory, self.seed, &mut self.round.split, &mut self.round.lost)?,
                 Stage::Touched => self.split_saturated(memory)?,
-                Stage::Dense | Stage::Rates | Stage::Over => {}
+                Stage::Dense | Stage::DenseAfterTouched | Stage::Rates | Stage::DenseAfterRates | Stage::Over => {}
             }
             if self.begin_stage(tracker)? {
                 return Ok(None);
@@ -176,7 +192,7 @@ impl Sampler {
         }
         if *left > 0 {
             tracker.sample()?;
-            self.round.samples += u32::from(self.stage != Stage::Dense);
+            self.round.samples += u32::from(!self.stage.is_dense());
             (*due, *left) = (next, *left - 1);
         }
         if *left > 0 {
@@ -191,16 +207,18 @@ impl Sampler {
 
     /// How often this stage samples.
     fn pace(&self) -> Pace {
-        self.dense.filter(|_| self.stage == Stage::Dense).unwrap_or(self.pace)
+        self.dense.filter(|_| self.stage.is_dense()).unwrap_or(self.pace)
     }
 
     /// Watches the points of this stage; returns `false` if there are none.
     fn begin_stage(&mut self, tracker: &mut dyn RateTracker) -> Result<bool> {
         let Pace { samples, interval } = self.pace();
-        let mut repeated = if self.stage == Stage::Dense { self.slow.dense_points().collect() } else { self.slow.points().collect() };
+        let mut repeated = if self.stage.is_dense() { self.slow.dense_points().collect() } else { self.slow.points().collect() };
         let mut once = Vec::new();
-        self.sampled.iter().for_each(|candidate| candidate.add_points(&mut repeated, &mut once));
-        if self.stage != Stage::Dense {
+        if !self.stage.is_for_slow() {
+            self.sampled.iter().for_each(|candidate| candidate.add_points(&mut repeated, &mut once));
+        }
+        if !self.stage.is_dense() {
             once.extend(self.split.points());
         }
         if repeated.is_empty() && once.is_empty() {
@@ -217,7 +235,7 @@ impl Sampler {
     /// only one of the two. The pages of split blocks are the last.
     fn end_stage(&mut self, observed: &Observation) {
         let mut samples = observed.samples.iter().copied();
-        if self.stage == Stage::Dense {
+        if self.stage.is_dense() {
             let slow_points = self.slow.dense_points().count();
             self.slow.add_dense(&mut samples.by_ref().take(slow_points), observed.window);
         } else {
@@ -226,21 +244,37 @@ impl Sampler {
             self.round.window += observed.window;
         }
         let densely = self.dense.is_some();
-        for candidate in &mut self.sampled {
-            candidate.end_stage(&mut samples, observed.window, densely, self.settings.parts_max, self.seed, &mut self.round.lost);
+        if !self.stage.is_for_slow() {
+            for candidate in &mut self.sampled {
+                candidate.end_stage(&mut samples, observed.window, densely, self.settings.parts_max, self.seed, &mut self.round.lost);
+            }
         }
-        if self.stage != Stage::Dense {
+        if !self.stage.is_dense() {
             self.split.add(&mut samples, observed.window);
         }
-        self.stage = match self.stage {
+        self.stage = self.next_stage();
+    }
+
+    /// The stage after this one. Chooses the blocks of a dense one.
+    fn next_stage(&mut self) -> Stage {
+        let densely = self.dense.is_some();
+        match self.stage {
             Stage::Whole if densely => {
                 self.slow.choose_dense();
                 Stage::Dense
             }
+            Stage::Touched if densely => {
+                self.slow.choose_newly_hot();
+                Stage::DenseAfterTouched
+            }
+            Stage::Rates if densely => {
+                self.slow.choose_newly_hot();
+                Stage::DenseAfterRates
+            }
             Stage::Whole | Stage::Dense => Stage::Touched,
-            Stage::Touched => Stage::Rates,
-            Stage::Rates | Stage::Over => Stage::Over,
-        };
+            Stage::Touched | Stage::DenseAfterTouched => Stage::Rates,
+            Stage::Rates | Stage::DenseAfterRates | Stage::Over => Stage::Over,
+        }
     }
 
     /// Splits huge pages that were accessed at every sample, and lists the pages of the blocks that are sampled in parts.

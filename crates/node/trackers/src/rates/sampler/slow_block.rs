@@ -51,10 +51,20 @@ struct SlowBlock {
 enum Dense {
     /// Its rate shows without one.
     Unnecessary,
-    /// To be taken in the second stage.
+    /// To be taken in the next stage.
     Chosen,
     /// Its samples.
     Seen(BitSamples),
+    /// To be taken in the next stage, as all samples of the one before found it accessed.
+    ChosenNewlyHot,
+    /// Its samples since then: those before are of the time before it became hot.
+    SeenNewlyHot(BitSamples),
+}
+
+impl Dense {
+    fn is_chosen(self) -> bool {
+        matches!(self, Self::Chosen | Self::ChosenNewlyHot)
+    }
 }
 
 impl SlowBlocks {
@@ -134,26 +144,37 @@ impl SlowBlocks {
         }
     }
 
+    /// After a later stage: chooses the huge pages whose rate its samples do not show, where those of the first stage did.
+    pub(super) fn choose_newly_hot(&mut self) {
+        for slow in self.blocks.iter_mut().filter(|slow| slow.block.huge && !slow.changed && slow.dense == Dense::Unnecessary) {
+            if slow.last_stage.first().is_some_and(|&bits| bits.taken > 0 && bits.accessed >= bits.taken) {
+                slow.dense = Dense::ChosenNewlyHot;
+            }
+        }
+    }
+
     /// The points to sample densely.
     pub(super) fn dense_points(&self) -> impl Iterator<Item = Point> {
-        let chosen = self.blocks.iter().filter(|slow| slow.dense == Dense::Chosen);
+        let chosen = self.blocks.iter().filter(|slow| slow.dense.is_chosen());
         chosen.map(|slow| Point { pid: slow.block.pid, address: slow.block.first })
     }
 
     /// Takes dense samples, in the order of [`SlowBlocks::dense_points`].
     pub(super) fn add_dense(&mut self, samples: &mut dyn Iterator<Item = Option<BitSamples>>, window: Duration) {
         let mut taken = 0;
-        for slow in self.blocks.iter_mut().filter(|slow| slow.dense == Dense::Chosen) {
+        for slow in self.blocks.iter_mut().filter(|slow| slow.dense.is_chosen()) {
             match samples.next().flatten() {
                 Some(bits) => {
-                    slow.dense = Dense::Seen(bits);
+                    slow.dense = if slow.dense == Dense::Chosen { Dense::Seen(bits) } else { Dense::SeenNewlyHot(bits) };
                     taken = taken.max(bits.taken);
                 }
                 None => slow.changed = true,
             }
         }
-        self.dense_us = interval_us(window, taken);
-        self.news = true;
+        if taken > 0 {
+            self.dense_us = interval_us(window, taken);
+            self.news = true;
+        }
     }
 
     /// Rates from the samples of the last stage, with dense ones, once after each stage: a block that became hot shows there first.
@@ -191,6 +212,7 @@ impl SlowBlock {
         if self.block.huge {
             let (samples, interval_us) = match self.dense {
                 Dense::Seen(dense) if dense_is_better(first) => (dense, dense_us),
+                Dense::SeenNewlyHot(dense) => (dense, dense_us),
                 _ => (first, interval_us),
             };
             let rate = BlockRate { block: self.block, estimate: rate::page(samples, interval_us), samples, parts: None };

@@ -10,6 +10,8 @@ use units::{AccessRate, Bytes};
 use super::*;
 use crate::rates::Point;
 
+mod dense;
+
 const BLOCK: u64 = crate::rates::blocks::BLOCK_BYTES;
 const PAGE: u64 = 4096;
 const SETTINGS: Settings = Settings { samples: 10, interval: Duration::from_secs(1), parts_max: 50 };
@@ -32,6 +34,8 @@ struct Machine {
     collapsed: BTreeSet<u64>,
     /// A process that exits, and the number of watches after which it does.
     exits: Option<(i32, usize)>,
+    /// The address of a page that becomes hot, and the number of watches after which it does.
+    turns_hot: Option<(u64, usize)>,
     watches: Cell<usize>,
 }
 
@@ -154,7 +158,9 @@ impl RateTracker for Fake {
         let (repeated, once) = self.watched.take().expect("watched");
         let accessed = if self.interval == DENSE { &machine.dense } else { &machine.accessed };
         let found = |point: &Point, taken: u32| {
-            let known = accessed.get(&point.address).copied().unwrap_or(0);
+            let is_hot = machine.turns_hot.is_some_and(|(address, after)| address == point.address && machine.watches.get() > after);
+            let usual = accessed.get(&point.address).copied().unwrap_or(0);
+            let known = if is_hot && self.interval != DENSE { taken } else { usual };
             (!machine.gone(point.pid)).then_some(BitSamples { taken, accessed: known.min(taken) })
         };
         let samples = repeated.iter().map(|point| found(point, self.taken)).chain(once.iter().map(|point| found(point, 1))).collect();
@@ -237,60 +243,6 @@ fn samples_of_every_stage_reach_the_right_block() {
     assert_eq!((round.split, round.lost, round.window), (vec![sampled[2]], Lost::default(), Duration::from_secs(30)));
     // Four points of slow blocks in each stage. Then three huge pages; the parts of one of them and the base pages; the touched parts.
     assert_eq!((tracker.watches, tracker.samples_in_all), (vec![(7, 0), (4, 515), (7, 0)], 30));
-}
-
-#[test]
-fn dense_samples_resolve_what_is_always_accessed() {
-    let mut machine = Machine::default();
-    for number in [1, 2, 8] {
-        saturated(&mut machine, number, &[(0, 10)]);
-    }
-    machine.accessed.extend([(3 * BLOCK, 8), (4 * BLOCK, 7), (9 * BLOCK, 5)]);
-    machine.dense.extend([(BLOCK, 12), (2 * BLOCK, 30), (3 * BLOCK, 6), (8 * BLOCK, 9)]);
-    let sampled = [1, 2, 3, 4].map(|number| block(7, number, true));
-    let slow = [block(8, 8, true), block(8, 9, true)];
-    let (round, tracker) = run_with(Duration::ZERO, machine, 10_000, &sampled, &slow);
-
-    let dense = |bits| (rate::page(bits, 125_000), bits);
-    let before = |bits| (rate::page(bits, SECOND_US), bits);
-    let found = |rated: &[BlockRate]| rated.iter().map(|rated| (rated.estimate, rated.samples)).collect::<Vec<_>>();
-    // The second is split. Of the third, the first samples say more; the fourth is not sampled densely.
-    assert_eq!((round.split, round.sampled[1].parts), (vec![sampled[1]], Some((512, 1))));
-    assert_eq!(
-        found(&[&round.sampled[..1], &round.sampled[2..]].concat()),
-        [dense(bits(30, 12)), before(bits(10, 8)), before(bits(10, 7))]
-    );
-    assert_eq!(found(&round.slow), [dense(bits(30, 9)), before(bits(30, 15))]);
-    assert_eq!(tracker.watches, [(6, 0), (4, 0), (2, 512), (3, 0)]);
-    assert_eq!(round.measurable, rate::resolvable(30, 125_000));
-}
-
-#[test]
-fn dense_samples_show_that_slow_memory_became_hot() {
-    let mut machine = Machine::default();
-    saturated(&mut machine, 8, &[(0, 10)]);
-    machine.dense.insert(8 * BLOCK, 25);
-    let machine = Rc::new(machine);
-    let mut tracker = Fake { closest: DENSE, ..Fake::new(&machine, 600) };
-    let mut sampler = Sampler::begin(blocks(Vec::new(), vec![block(7, 8, true)]), SETTINGS, 1, &tracker, &*machine);
-    let mut latest = Vec::new();
-    while tracker.watches.len() < 4 {
-        if sampler.tick(sampler.due(), &mut tracker, &*machine).unwrap().is_some() {
-            break;
-        }
-        latest.extend(sampler.slow_by_last_stage().map(|rated| rated[0].samples));
-    }
-    assert_eq!(latest, [bits(10, 10), bits(30, 25), bits(30, 25)], "dense samples are the best that is known from then on");
-}
-
-#[test]
-fn without_a_shorter_interval_there_are_no_dense_samples() {
-    for closest in [Duration::from_millis(501), Duration::from_secs(2)] {
-        let mut machine = Machine::default();
-        saturated(&mut machine, 1, &[(0, 10)]);
-        let (round, tracker) = run_with(closest, machine, 10_000, &[block(7, 1, true)], &[]);
-        assert_eq!((tracker.watches, round.measurable), (vec![(1, 0), (0, 512), (1, 0)], rate::resolvable(30, SECOND_US)));
-    }
 }
 
 #[test]
