@@ -103,12 +103,14 @@ const EXAMPLES: &[&str] = &[
     "thermocline pool doctor",
     "thermocline pool accesses 4711",
     "thermocline pool import vmtable.csv.gz --out vms.parquet",
+    "thermocline pool import --store s3://pool/lives --out vms.parquet",
     "thermocline pool generate --vms 100000 --out vms.parquet",
     "thermocline pool show vms.parquet",
     "thermocline pool stranding --trace vms.parquet",
     "thermocline pool simulate --trace vms.parquet",
     "thermocline pool characterise -- ./workload",
     "thermocline pool predict --model untouched.onnx --request request.json",
+    "thermocline pool lives send --config pool-host.toml",
     "thermocline pool models publish --untouched untouched.onnx --store s3://pool/models --root models-root.json --keys keys",
     "thermocline pool models fetch --config pool-host.toml",
     "thermocline pool manager --config pool-manager.toml",
@@ -167,7 +169,7 @@ pub(crate) fn check_configuration(arguments: &Arguments, words: &[String]) -> Re
     let given = arguments.configuration.config.is_some() || !arguments.configuration.overrides.is_empty();
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
     // Daemons of a pool have a configuration of their own, under the same name.
-    let of_daemon = ["manager", "scheduler", "host", "models"].iter().any(|daemon| words.starts_with(&["pool", daemon]));
+    let of_daemon = ["manager", "scheduler", "host", "models", "lives"].iter().any(|daemon| words.starts_with(&["pool", daemon]));
     if !given || !is_without_configuration(&words) || of_daemon {
         return Ok(());
     }

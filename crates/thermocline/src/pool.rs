@@ -11,6 +11,7 @@ mod doctor;
 mod generate;
 mod host;
 mod import;
+mod lives;
 mod manager;
 mod memory;
 mod models;
@@ -44,6 +45,7 @@ pub(crate) fn run(format: Format, command: &PoolCommand) -> Result<ExitCode> {
         PoolCommand::Emc(command) => status::emc(format, command)?,
         PoolCommand::Fenced(arguments) => status::fenced(format, arguments)?,
         PoolCommand::Memory(arguments) => memory::memory(format, arguments)?,
+        PoolCommand::Lives(command) => lives::lives(format, command)?,
         PoolCommand::Models(command) => models::models(format, command)?,
         PoolCommand::Host(arguments) => host::host(format, arguments)?,
         PoolCommand::Vm(arguments) => vm::vm(format, arguments)?,

@@ -15,8 +15,9 @@ fn unit(name: &str) -> String {
     std::fs::read_to_string(PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../deploy").join(name)).unwrap()
 }
 
-/// A unit that ends, which its timer starts.
-const ONCE: &str = "thermocline-pool-models.service";
+/// Units that end, which their timers start.
+const ONCE: [&str; 2] = ["thermocline-pool-models.service", "thermocline-pool-lives.service"];
+const TIMERS: [&str; 2] = ["thermocline-pool-models.timer", "thermocline-pool-lives.timer"];
 
 /// The values of a key, in their order.
 fn values<'a>(unit: &'a str, key: &str) -> Vec<&'a str> {
@@ -25,7 +26,7 @@ fn values<'a>(unit: &'a str, key: &str) -> Vec<&'a str> {
 
 #[test]
 fn what_units_start_is_a_command_of_this_program() {
-    for name in UNITS.into_iter().chain([ONCE]) {
+    for name in UNITS.into_iter().chain(ONCE) {
         let text = unit(name);
         let [start] = values(&text, "ExecStart")[..] else { panic!("{name}: {text}") };
         // Options of the environment come last.
@@ -35,7 +36,7 @@ fn what_units_start_is_a_command_of_this_program() {
         let output = Command::new(env!("CARGO_BIN_EXE_thermocline")).args(words).arg("--help").output().unwrap();
         assert!(output.status.success(), "{name}: {}", String::from_utf8_lossy(&output.stderr));
         // Each service notifies readiness.
-        assert_eq!(values(&text, "Type"), [if name == ONCE { "oneshot" } else { "notify" }], "{name}");
+        assert_eq!(values(&text, "Type"), [if ONCE.contains(&name) { "oneshot" } else { "notify" }], "{name}");
     }
 }
 
@@ -63,8 +64,10 @@ fn systemd_knows_every_line() {
     };
     assert!(version.status.success());
     let directory = tempfile::tempdir().unwrap();
-    std::fs::write(directory.path().join("thermocline-pool-models.timer"), unit("thermocline-pool-models.timer")).unwrap();
-    for name in UNITS.into_iter().chain([ONCE, "thermocline-pool-models.timer"]) {
+    for name in TIMERS {
+        std::fs::write(directory.path().join(name), unit(name)).unwrap();
+    }
+    for name in UNITS.into_iter().chain(ONCE).chain(TIMERS) {
         // The program need not be installed to be verified.
         let text = unit(name).replace("/usr/bin/thermocline", env!("CARGO_BIN_EXE_thermocline"));
         let path = directory.path().join(name);

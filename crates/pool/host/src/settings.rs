@@ -27,6 +27,8 @@ use crate::{accesses, free_memory, guest_file, host, monitor};
             "The directory of sockets and pid files.";
         metrics: Option<SocketAddr> = Unit::Listen, "",
             "The address on which metrics are served, such as `127.0.0.1:9474`; not served if not set.";
+        lives_store: Option<String> = Unit::Text, "",
+            "Where `thermocline pool lives send` puts the records of guests that have ended: a directory, or `s3://bucket/prefix`.";
     }
 
     /// The pool manager.
@@ -143,6 +145,8 @@ pub struct Settings {
     pub runtime: PathBuf,
     /// The address on which metrics are served; `None` serves none.
     pub metrics: Option<SocketAddr>,
+    /// The store of records of guests that have ended; `None` if they are not sent.
+    pub lives_store: Option<String>,
 }
 
 /// The pool manager as a host reaches it.
@@ -210,6 +214,7 @@ impl Settings {
             state: document.resolve(&table.state),
             runtime: document.resolve(&table.runtime),
             metrics: table.metrics,
+            lives_store: table.lives_store,
         };
         document.finish(settings)
     }

@@ -28,6 +28,9 @@ use sink::{FORMATS, Sink};
 
 pub use sink::{Options, Report};
 
+/// Most sources that a trace names.
+const NAMES_MAX: usize = 16;
+
 /// The origin of a format's times.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Epoch {
@@ -83,7 +86,9 @@ fn gather<'a>(from: &[PathBuf], to: &Path, options: &'a Options, progress: &'a m
         }
         first.get_or_insert((path, source.epoch));
         all_have_lifetimes &= source.lifetimes;
-        sink.report.formats.push(source.format);
+        if !sink.report.formats.contains(&source.format) {
+            sink.report.formats.push(source.format);
+        }
     }
     let (named, epoch) = first.unwrap_or((Path::new("no file"), Epoch::Trace));
     if options.lifetimes.is_some() && all_have_lifetimes {
@@ -94,9 +99,8 @@ fn gather<'a>(from: &[PathBuf], to: &Path, options: &'a Options, progress: &'a m
             sink.report.bad_rows.first().map_or_else(|| "the file has no rows".to_owned(), |bad| format!("the first invalid row: {bad}"));
         return Err(Error::damaged(named, format!("no VM found; {cause}")));
     }
-    let names: Vec<_> = from.iter().filter_map(|path| path.file_name()).map(|name| name.to_string_lossy()).collect();
     let about = About {
-        origin: format!("{} ({})", names.join(", "), sink.report.formats.join(", ")),
+        origin: format!("{} ({})", names(from), sink.report.formats.join(", ")),
         generated: false,
         ends: sink.ends.unwrap_or(0),
         unix_time: epoch == Epoch::Unix,
@@ -105,11 +109,28 @@ fn gather<'a>(from: &[PathBuf], to: &Path, options: &'a Options, progress: &'a m
     Ok((sink, about))
 }
 
+/// The names of sources; of many only their number.
+fn names(from: &[PathBuf]) -> String {
+    if from.len() > NAMES_MAX {
+        return format!("{} files", from.len());
+    }
+    let names: Vec<_> = from.iter().filter_map(|path| path.file_name()).map(|name| name.to_string_lossy()).collect();
+    names.join(", ")
+}
+
 fn origin(epoch: Epoch) -> &'static str {
     match epoch {
         Epoch::Trace => "the beginning of a trace",
         Epoch::Unix => "1970",
     }
+}
+
+/// Returns whether a file has records of guests of pool hosts.
+///
+/// # Errors
+/// Any error of reading it.
+pub fn is_of_guests(path: &Path) -> Result<bool> {
+    Ok(matches!(rows::start(path)?, Start::Text(head) if lives::is_line(&head)))
 }
 
 fn read(path: &Path, sink: &mut Sink<'_>) -> Result<Source> {

@@ -32,6 +32,9 @@ pub(crate) enum PoolCommand {
     Characterise(super::characterise::Characterise),
     /// Predict how much of a VM's memory would come from the pool
     Predict(super::predict::Predict),
+    /// Collect the records of guests that have ended, on which models are trained
+    #[command(subcommand)]
+    Lives(super::lives::Lives),
     /// Publish signed models for the hosts of a pool, and fetch them on a host
     #[command(subcommand)]
     Models(super::models::Models),
@@ -60,8 +63,11 @@ pub(crate) enum PoolCommand {
 #[derive(Debug, Args)]
 pub(crate) struct Import {
     /// Source files, plain or compressed by gzip, whose times have the same origin
-    #[arg(value_name = "FROM", required = true)]
+    #[arg(value_name = "FROM", required_unless_present = "store")]
     pub(crate) from: Vec<PathBuf>,
+    /// Also import the guests that hosts have sent to this store by `pool lives send`: a directory, or s3://bucket/prefix
+    #[arg(long, value_name = "URL")]
+    pub(crate) store: Option<String>,
     /// The Parquet file to write
     #[arg(long, value_name = "FILE")]
     pub(crate) out: PathBuf,
@@ -77,7 +83,7 @@ pub(crate) struct Import {
     /// Memory of such a machine
     #[arg(long, value_name = "SIZE", default_value = "512GiB", value_parser = size)]
     pub(crate) machine_memory: Bytes,
-    /// Exit with 1 if any row is invalid
+    /// Exit with 1 if any row is invalid, or a file of the store is not a record of guests
     #[arg(long)]
     pub(crate) strict: bool,
 }

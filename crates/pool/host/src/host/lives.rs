@@ -22,7 +22,15 @@ const VERSION: u32 = 1;
 const LIVES: &str = "lives.jsonl";
 /// Size at which the file is put aside, in place of the one that was before: some 100,000 guests.
 const FILE_MAX: u64 = 64 << 20;
-const LINE_MAX: u64 = 64 << 10;
+/// Longest line.
+pub const LINE_MAX: u64 = 64 << 10;
+
+/// The files of a state directory, the older one first; either may be missing.
+#[must_use]
+pub fn files(directory: &Path) -> [PathBuf; 2] {
+    let path = directory.join(LIVES);
+    [path.with_extension("1.jsonl"), path]
+}
 
 /// One guest that has ended.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -140,7 +148,7 @@ impl Lives {
             history: predictor.as_ref().map_or_else(|| History::new(0, 0), |predictor| predictor.new_history()),
             workloads: Workloads::new(Evidence { agree: settings.counters_agree, run_seconds: 0 }),
         };
-        for path in [lives.aside(), lives.path.clone()] {
+        for path in files(directory) {
             let file = match File::open(&path) {
                 Ok(file) => file,
                 Err(error) if error.kind() == std::io::ErrorKind::NotFound => continue,
