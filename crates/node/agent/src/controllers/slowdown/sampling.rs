@@ -87,7 +87,7 @@ impl SlowdownPolicy {
             && self.is_hot(jobs, context, &slow)
             && let Some(Period { sampler, members, .. }) = self.current.take()
         {
-            self.decide(jobs, context, &members, Round { slow, split: sampler.abandon(), ..Round::default() });
+            self.decide(jobs, context, &members, sampler.end_early(slow));
             self.next = now;
         }
         Ok(())

@@ -7,8 +7,8 @@
 //!    Sampled blocks of base pages, which have no common accessed bit, join here.
 //! 4. *Rates.* A few of the touched parts are sampled for their rates, which stand for all touched parts.
 //!
-//! After each of the last two, slow huge pages that all of its samples found accessed, but those of the first stage did not, are sampled
-//! densely: memory that became hot within the period is known before its end. The period takes longer then.
+//! After each of the last two, slow huge pages that all of its samples found accessed, and less than half of those of the first stage, are
+//! sampled densely: memory that became hot within the period is known before its end. The period takes longer then.
 //!
 //! Blocks in the slow node are sampled in all stages, in the second like the others. Of a slow block of base pages only a few pages
 //! are sampled, other ones each period. In slow memory only the few huge pages are split that the owner names ([`Blocks::split`]): they
@@ -146,7 +146,17 @@ impl Sampler {
         self.slow.rates_of_last_stage()
     }
 
-    /// Ends a period early. Returns the blocks that were split and are to be collapsed again.
+    /// Ends a period early because of `slow`, the rates of the last stage. The slow blocks that were split have the rates that are known so
+    /// far; there are none of sampled blocks.
+    #[must_use]
+    pub fn end_early(mut self, slow: Vec<BlockRate>) -> Round {
+        let Round { split, lost, .. } = std::mem::take(&mut self.round);
+        let mut round = Round { slow, split, lost, ..Round::default() };
+        (round.slow_split, round.slow_lost) = self.split.take_rates(&mut round.lost);
+        round
+    }
+
+    /// Ends a period early, without a result. Returns the blocks that were split and are to be collapsed again.
     #[must_use]
     pub fn abandon(self) -> Vec<Block> {
         self.round.split

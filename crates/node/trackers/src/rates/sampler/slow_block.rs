@@ -6,7 +6,7 @@ use policy::slowdown::rate::{self, BitSamples, Estimate};
 
 use super::block_rate::{BlockRate, PartSamples, interval_us};
 use super::memory::Memory;
-use super::round::{Lost, Settings, dense_is_better, needs_dense};
+use super::round::{Lost, Settings, dense_is_better};
 use crate::rates::blocks::Block;
 use crate::rates::point::Point;
 use crate::rates::selection;
@@ -135,16 +135,17 @@ impl SlowBlocks {
         self.news = true;
     }
 
-    /// After the first stage: chooses the huge pages to sample densely.
+    /// After the first stage: chooses the huge pages to sample densely. One that half of the samples found accessed may have become
+    /// hot during the stage: the dense samples count if all of a later stage find it accessed.
     pub(super) fn choose_dense(&mut self) {
         for slow in self.blocks.iter_mut().filter(|slow| slow.block.huge && !slow.changed) {
-            if slow.total.first().is_some_and(|&bits| bits.taken > 0 && needs_dense(bits)) {
+            if slow.total.first().is_some_and(|&bits| bits.taken > 0 && bits.accessed * 2 >= bits.taken) {
                 slow.dense = Dense::Chosen;
             }
         }
     }
 
-    /// After a later stage: chooses the huge pages whose rate its samples do not show, where those of the first stage did.
+    /// After a later stage: chooses the huge pages that all of its samples found accessed, and less than half of the first stage's.
     pub(super) fn choose_newly_hot(&mut self) {
         for slow in self.blocks.iter_mut().filter(|slow| slow.block.huge && !slow.changed && slow.dense == Dense::Unnecessary) {
             if slow.last_stage.first().is_some_and(|&bits| bits.taken > 0 && bits.accessed >= bits.taken) {

@@ -418,6 +418,29 @@ fn split_blocks_of_the_slow_node_show_their_accessed_pages() {
 }
 
 #[test]
+fn a_period_that_ends_early_has_the_rates_of_split_blocks() {
+    let mut machine = Machine::default();
+    machine.accessed.extend((0..512).map(|page| (3 * BLOCK + page * PAGE, 1)));
+    machine.collapsed.insert(4 * BLOCK);
+    let machine = Rc::new(machine);
+    let mut tracker = Fake::new(&machine, 1_000);
+    let split = [3, 4].map(|number| block(8, number, true));
+    let all = Blocks { sampled: vec![block(7, 1, true)], slow: vec![block(8, 2, true)], split: split.to_vec() };
+    let mut sampler = Sampler::begin(all, SETTINGS, 1, &tracker, &*machine);
+    let slow = loop {
+        assert!(sampler.tick(sampler.due(), &mut tracker, &*machine).unwrap().is_none());
+        if let Some(slow) = sampler.slow_by_last_stage() {
+            break slow;
+        }
+    };
+    let round = sampler.end_early(slow.clone());
+    assert_eq!((round.slow, round.sampled.len(), round.window), (slow, 0, Duration::ZERO));
+    let found: Vec<_> = round.slow_split.iter().map(|rated| (rated.block, rated.estimate)).collect();
+    assert_eq!(found, [(split[0], rate::counted(128, STAGE_US / 4))], "of one stage");
+    assert_eq!((round.slow_lost, round.split), (vec![split[1]], split.to_vec()));
+}
+
+#[test]
 fn blocks_that_cannot_be_split_are_lost() {
     let machine = Rc::new(Machine { cannot_split: true, ..Machine::default() });
     let mut tracker = Fake::new(&machine, 300);

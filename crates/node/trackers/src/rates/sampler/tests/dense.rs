@@ -24,7 +24,7 @@ fn dense_samples_resolve_what_is_always_accessed() {
         [dense(bits(30, 12)), before(bits(10, 8)), before(bits(10, 7))]
     );
     assert_eq!(found(&round.slow), [dense(bits(30, 9)), before(bits(30, 15))]);
-    assert_eq!(tracker.watches, [(6, 0), (4, 0), (2, 512), (3, 0)]);
+    assert_eq!(tracker.watches, [(6, 0), (5, 0), (2, 512), (3, 0)]);
     assert_eq!(round.measurable, rate::resolvable(30, 125_000));
 }
 
@@ -48,9 +48,9 @@ fn dense_samples_show_that_slow_memory_became_hot() {
 
 #[test]
 fn slow_memory_that_becomes_hot_within_a_period_is_known_before_its_end() {
-    let latest = |after: usize| {
+    let latest = |usual: u32, after: usize| {
         let mut machine = Machine { turns_hot: Some((8 * BLOCK, after)), ..Machine::default() };
-        machine.accessed.extend([(8 * BLOCK, 7), (9 * BLOCK, 3)]);
+        machine.accessed.extend([(8 * BLOCK, usual), (9 * BLOCK, 3)]);
         machine.dense.insert(8 * BLOCK, 25);
         let machine = Rc::new(machine);
         let mut tracker = Fake { closest: DENSE, ..Fake::new(&machine, 600) };
@@ -66,10 +66,12 @@ fn slow_memory_that_becomes_hot_within_a_period_is_known_before_its_end() {
         }
     };
     let dense = bits(30, 25);
-    let expected = (vec![bits(10, 7), bits(10, 10), dense], vec![(2, 0), (2, 0), (1, 0), (2, 0)], vec![dense, bits(30, 9)]);
-    assert_eq!(latest(1), expected, "in the stage after the first");
-    let expected = (vec![bits(10, 7), bits(10, 7), bits(10, 10)], vec![(2, 0), (2, 0), (2, 0), (1, 0)], vec![dense, bits(30, 9)]);
-    assert_eq!(latest(2), expected, "in the last stage");
+    let expected = (vec![bits(10, 4), bits(10, 10), dense], vec![(2, 0), (2, 0), (1, 0), (2, 0)], vec![dense, bits(30, 9)]);
+    assert_eq!(latest(4, 1), expected, "in the stage after the first");
+    let expected = (vec![bits(10, 4), bits(10, 4), bits(10, 10)], vec![(2, 0), (2, 0), (2, 0), (1, 0)], vec![dense, bits(30, 9)]);
+    assert_eq!(latest(4, 2), expected, "in the last stage");
+    let expected = (vec![bits(10, 5), bits(10, 5), dense], vec![(2, 0), (1, 0), (2, 0), (2, 0)], vec![bits(30, 25), bits(30, 9)]);
+    assert_eq!(latest(5, 1), expected, "during the first stage");
 }
 
 #[test]
