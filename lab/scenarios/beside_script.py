@@ -8,10 +8,15 @@ real devices: 120 us from zswap and 500 us from a disk.
 
 At equal time lost: the saving of the script at a policy's loss is read from the line through the origin and the
 script's three points; beyond the last point it is that point's. A job's memory differs by some hundred KiB from guest
-to guest, so savings below a MiB are not distinguished: both sides of a ratio are at least that.
+to guest, so savings below a MiB are not distinguished: both sides of a ratio are at least that. What a contender costs
+while it settles is a figure of its own (`settling_lost_ratio`).
+
+THERMOCLINE_LAB_SETTLE is how many seconds contenders settle; THERMOCLINE_LAB_AGES, _POLICIES and _CLASSES are
+comma-separated lists of what competes; default: all.
 """
 
 import itertools
+import os
 import statistics
 import time
 from collections.abc import Mapping, Sequence
@@ -28,12 +33,12 @@ from thermolab.truth import Region, Workload, poisson
 KERNELS = ("6.12",)
 MORE_IS_BETTER = ("worst_ratio",)
 
-SETTLE_SECONDS = 80
+SETTLE_SECONDS = float(os.environ.get("THERMOCLINE_LAB_SETTLE", "80"))
 WATCH_SECONDS = 80
 READ_SECONDS = 2
-SCRIPT_AGES = (6, 15, 30)
-POLICIES = ("cold_age", "auto")
-CLASSES = ("conservative", "standard", "aggressive")
+SCRIPT_AGES = [int(age) for age in os.environ.get("THERMOCLINE_LAB_AGES", "6,15,30").split(",")]
+POLICIES = os.environ.get("THERMOCLINE_LAB_POLICIES", "cold_age,auto").split(",")
+CLASSES = os.environ.get("THERMOCLINE_LAB_CLASSES", "conservative,standard,aggressive").split(",")
 JOBS = ("phases", "redis", "build")
 
 _BUILD = """
@@ -55,6 +60,7 @@ class Point:
 
     current_bytes: float
     lost_ratio: float
+    settling_lost_ratio: float
 
 
 Points = dict[str, Point]
@@ -73,13 +79,17 @@ def run(lab: Lab) -> dict[str, Any]:
     ratios = []
     for job in JOBS:
         curve = sorted(_gain(base[job], points[job]) for points in script.values())
-        rows: dict[str, Any] = {"script": [{"lost_ratio": lost, "saved_bytes": saved} for lost, saved in curve]}
+        rows: dict[str, Any] = {
+            "script": [{"lost_ratio": lost, "saved_bytes": saved} for lost, saved in curve],
+            "script_settling_lost_ratio": [points[job].settling_lost_ratio for points in script.values()],
+        }
         for (policy, group), points in ours.items():
             lost, saved = _gain(base[job], points[job])
             ratio = max(saved, MIB) / max(_at(curve, lost), MIB)
             ratios.append(ratio)
             rows[f"{policy}_{group}"] = {
                 "lost_ratio": lost,
+                "settling_lost_ratio": points[job].settling_lost_ratio,
                 "saved_bytes": saved,
                 "saved_ratio_to_script_at_equal_loss": ratio,
             }
@@ -117,10 +127,10 @@ def _contend(lab: Lab, name: str, age: int | None, policy: tuple[str, str] | Non
             settings: node.Settings = {"agent.policy": policy[0], "zswap.manage": False}
             node.configure(guest, [node.Job(f"/{job}", group=policy[1]) for job in JOBS], settings)
             node.start(guest)
-        time.sleep(SETTLE_SECONDS)
         points = _watch(guest)
     for job, point in points.items():
-        lab.say(f"{name}: {job}: {point.current_bytes / MIB:.1f} MiB, {point.lost_ratio:.2%} lost")
+        lost = f"{point.lost_ratio:.2%} lost, {point.settling_lost_ratio:.2%} while settling"
+        lab.say(f"{name}: {job}: {point.current_bytes / MIB:.1f} MiB, {lost}")
     return points
 
 
@@ -144,7 +154,9 @@ def _programs(guest: Guest) -> None:
 
 
 def _watch(guest: Guest) -> Points:
-    """Reads what the programs occupy and lose for a while."""
+    """Lets the contender settle, and reads what the programs occupy and lose for a while."""
+    first, started = {job: _faults(guest, job) for job in JOBS}, time.monotonic()
+    time.sleep(SETTLE_SECONDS)
     before, began = {job: _faults(guest, job) for job in JOBS}, time.monotonic()
     current: dict[str, list[int]] = {job: [] for job in JOBS}
     while time.monotonic() < began + WATCH_SECONDS:
@@ -154,9 +166,14 @@ def _watch(guest: Guest) -> Points:
     elapsed_us = (time.monotonic() - began) * 1e6
     points = {}
     for job in JOBS:
-        lost = sum(after - before[job][kind] for kind, after in _faults(guest, job).items())
-        points[job] = Point(statistics.fmean(current[job]), lost / elapsed_us)
+        lost = _since(before[job], _faults(guest, job))
+        settling = _since(first[job], before[job]) / ((began - started) * 1e6)
+        points[job] = Point(statistics.fmean(current[job]), lost / elapsed_us, settling)
     return points
+
+
+def _since(before: Mapping[str, int], after: Mapping[str, int]) -> int:
+    return sum(after[kind] - before[kind] for kind in after)
 
 
 def _faults(guest: Guest, job: str) -> Mapping[str, int]:

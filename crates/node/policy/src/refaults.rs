@@ -18,11 +18,17 @@
 //!
 //! A stall target is a mean over time. What exceeds it is owed, and nothing goes out until quieter periods have made up for it.
 //!
+//! What the objective permits is not worth its cost where nothing is saved for it: a cache of which each page returns at once stays
+//! what it is. Pages that are out for `t` on average return at the rate `saved / t`, so that in the time `t` as many return as are out
+//! (Little's law). If more returned in a warm-up than are out now, they are out for less than a warm-up on average, and the agent leaves
+//! the cache alone: for two warm-ups, and for four if that happens again.
+//!
 //! In one period at most one part in 32 of the cache goes out. Where every page's age is known, at most those that are old.
 //!
 //! # Properties
 //! Each is a test of this name: a cache that nothing reads goes out; a cache that is read at random keeps the objective in K of
-//! the periods; dearer refaults leave more of the cache; it never acts before the warm-up; it is deterministic for any input.
+//! the periods; dearer refaults leave more of the cache; a cache whose pages return at once is left alone; it never acts
+//! before the warm-up; it is deterministic for any input.
 
 use serde::{Deserialize, Serialize};
 
@@ -44,6 +50,13 @@ const WAIT_MAX: u32 = 10_000;
 
 /// What is owed to a stall target at most, in periods: a burst, as when a job reads all its files again, is forgotten after them.
 const OWED_PERIODS_MAX: u64 = 64;
+
+/// Refaults are kept in parts of a page: what little returns must not be rounded away.
+const PARTS_OF_PAGE: u64 = 1_024;
+
+/// The first rest is two warm-ups, and the second and each after it four. In the simulated arena, longer ones lost more of what a
+/// job's later phases would save than they avoided.
+const RESTS_MAX: u32 = 2;
 
 /// Parameters, which are those of the cold-age controller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -73,6 +86,30 @@ pub struct State {
     /// What returned beyond a stall target and the following periods have not made up for, in promotions.
     #[serde(default)]
     owed: Pages,
+    /// What returned in the last warm-up, in [`PARTS_OF_PAGE`], with exponential weights.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    back: u64,
+    /// How much longer the cache is left alone.
+    #[serde(default, skip_serializing_if = "is_none")]
+    rest: Millis,
+    /// How often in a row it was left alone, up to [`RESTS_MAX`].
+    #[serde(default, skip_serializing_if = "is_first")]
+    rests: u32,
+    /// For how long it has not been left alone since.
+    #[serde(default, skip_serializing_if = "is_none")]
+    calm: Millis,
+}
+
+fn is_zero(count: &u64) -> bool {
+    *count == 0
+}
+
+fn is_none(time: &Millis) -> bool {
+    *time == Millis::ZERO
+}
+
+fn is_first(count: &u32) -> bool {
+    *count == 0
 }
 
 /// Observation of one job at the end of a period.
@@ -101,6 +138,9 @@ pub struct Input {
     /// Promotions and refaults that a trial of the job permits in the period ([`crate::trial`]), if these are fewer; `None` without one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trial_max: Option<Pages>,
+    /// Reclaimed pages of the cache that are still out ([`crate::page_cache`]); `None` if that is not known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub saved: Option<Pages>,
     /// The veto in effect; `None` without one.
     pub veto: Option<Veto>,
 }
@@ -131,6 +171,8 @@ pub enum Hold {
     WarmingUp,
     /// More returned than the objective permits, in this period or in one of the last.
     Refaults,
+    /// What was reclaimed returned too soon to be worth it, now or in the time before.
+    ReturnsTooSoon,
     /// The job has hardly any page cache.
     AtFloor,
     /// None of it is old.
@@ -161,12 +203,15 @@ pub fn step(params: &Params, state: &State, input: &Input) -> (State, Step) {
     let most = Pages(input.cache.0 / PARTS).max(LEAST);
     let mut next = *state;
     let hold = |reason| Decision::Hold { reason };
+    let is_in_vain = next.is_in_vain(params, input);
     let decision = if input.elapsed_ms == Millis::ZERO {
         hold(Hold::NoHistory)
     } else if input.job_age_ms < params.warmup_ms {
         hold(Hold::WarmingUp)
     } else if next.is_over(params, input.allowance.is_some(), returned, allowed) {
         hold(Hold::Refaults)
+    } else if is_in_vain {
+        hold(Hold::ReturnsTooSoon)
     } else {
         next.amount = grown(state.amount, params, input.elapsed_ms).min(most);
         let pages = input.cold.map_or(next.amount, |cold| next.amount.min(cold));
@@ -201,6 +246,36 @@ impl State {
         }
         over || was_over
     }
+
+    /// Takes in what returned, and says whether the cache is left alone because it returned too soon.
+    fn is_in_vain(&mut self, params: &Params, input: &Input) -> bool {
+        let Some(saved) = input.saved else { return false };
+        let returned = input.refaulted.0.saturating_mul(PARTS_OF_PAGE);
+        self.back = decayed(self.back, input.elapsed_ms, params.warmup_ms).saturating_add(returned);
+        if self.rest > Millis::ZERO {
+            self.rest = self.rest.saturating_sub(input.elapsed_ms);
+            return true;
+        }
+        if self.back > saved.max(LEAST).0.saturating_mul(PARTS_OF_PAGE) {
+            self.rests = self.rests.saturating_add(1).min(RESTS_MAX);
+            self.rest = Millis(params.warmup_ms.0.saturating_mul(1 << self.rests));
+            (self.amount, self.back, self.calm) = (Pages::ZERO, 0, Millis::ZERO);
+            return true;
+        }
+        self.calm += input.elapsed_ms;
+        let long = params.warmup_ms.0.saturating_mul(1 << self.rests.min(RESTS_MAX));
+        if self.rests > 0 && self.calm.0 >= long {
+            (self.rests, self.calm) = (self.rests - 1, Millis::ZERO);
+        }
+        false
+    }
+}
+
+/// The part of a quantity that remains of it after a time, if it decays with this mean life.
+fn decayed(quantity: u64, time: Millis, life: Millis) -> u64 {
+    // 1 / (1 + x) is exp(-x) for the short periods that there are, and never less.
+    let kept = u128::from(quantity) * u128::from(life.0) / (u128::from(life.0) + u128::from(time.0)).max(1);
+    u64::try_from(kept).unwrap_or(quantity)
 }
 
 /// The amount of the next period: doubled in a quarter of the warm-up, by 2^x of about 1 + 0.693 x.

@@ -13,7 +13,7 @@ use policy::histogram::{AgeCounts, Histogram};
 use policy::tiering::row::{Accounting, Medium, Placing, Row};
 use policy::tiering::{self, Choice, Tier};
 use policy::veto::Veto;
-use policy::{pressure, refaults};
+use policy::{page_cache, pressure, refaults};
 use units::{Age, Bytes, Millis, PageSize, Pages, RatioPpm};
 
 use super::ages::{Ages, Scan};
@@ -63,6 +63,7 @@ pub struct Thermocline {
     at_target: bool,
     observed_cost_us: u64,
     refaulted: Pages,
+    saved: page_cache::Saved,
     cache_before: Readings,
     pressure_before: Readings,
 }
@@ -89,6 +90,7 @@ impl Thermocline {
             at_target: false,
             observed_cost_us: 0,
             refaulted: Pages::ZERO,
+            saved: page_cache::Saved::default(),
             cache_before: Readings::default(),
             pressure_before: Readings::default(),
         }
@@ -206,13 +208,22 @@ impl Thermocline {
             cold: self.scan.as_ref().filter(|_| self.ages.is_exact()).map(old),
             allowance: (self.policy == Policy::Auto).then(|| cold_age::allowance(target, elapsed_ms, anon_us)),
             trial_max: None,
+            saved: Some(self.saved_cache(view, now.refaulted - before.refaulted)),
             veto: self.at_target.then_some(Veto::Stalled),
         };
         let (state, step) = refaults::step(&self.constants.refaults, &self.refaults, &input);
         self.refaults = state;
         if let refaults::Decision::Reclaim { pages } = step.decision {
+            self.saved.reclaimed(pages.to_bytes(PageSize::X86_64));
             asked.push(Request::Reclaim { bytes: pages.to_bytes(PageSize::X86_64), bias: AnonFileBias::FileOnly });
         }
+    }
+
+    /// Reclaimed page cache that is still out, after so many groups of it returned.
+    fn saved_cache(&mut self, view: &View<'_>, refaulted: u64) -> Pages {
+        self.saved.age(Millis(view.now_ms()));
+        self.saved.observe(view.resident(Kind::File), view.pages(refaulted).to_bytes(PageSize::X86_64));
+        self.saved.bytes().to_pages(PageSize::X86_64)
     }
 
     fn decide_by_pressure(&mut self, view: &View<'_>, asked: &mut Vec<Request>) {

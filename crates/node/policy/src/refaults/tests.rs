@@ -20,6 +20,7 @@ fn input(cache: u64, refaulted: u64) -> Input {
         cold: None,
         allowance: None,
         trial_max: None,
+        saved: None,
         veto: None,
     }
 }
@@ -34,6 +35,8 @@ struct Loop {
     over: u64,
     returned: u64,
     allowance: Option<Pages>,
+    /// Whether the job knows what is out.
+    knows: bool,
 }
 
 impl Loop {
@@ -46,6 +49,7 @@ impl Loop {
             over: 0,
             returned: 0,
             allowance: None,
+            knows: true,
         }
     }
 
@@ -59,7 +63,8 @@ impl Loop {
         self.periods += 1;
         let resident = self.parts.iter().map(|(pages, _)| pages).sum::<f64>() - self.out.iter().sum::<f64>();
         let job_age_ms = Millis(self.periods * PERIOD.0);
-        let input = Input { job_age_ms, refault_cost, allowance: self.allowance, ..input(resident as u64, returned as u64) };
+        let saved = self.knows.then(|| Pages(self.out.iter().sum::<f64>() as u64));
+        let input = Input { job_age_ms, refault_cost, allowance: self.allowance, saved, ..input(resident as u64, returned as u64) };
         let (state, step) = step(&PARAMS, &self.state, &input);
         self.state = state;
         self.returned += step.returned.0;
@@ -115,6 +120,32 @@ fn a_stall_target_is_kept_in_the_mean() {
         assert!(job.returned > 500 * job.periods, "{read}: {} in the mean", job.returned / job.periods);
         assert!(job.out_ratio() > 0.2, "{read}: {}", job.out_ratio());
     }
+}
+
+#[test]
+fn a_cache_whose_pages_return_at_once_is_left_alone() {
+    let run = |knows: bool, read: f64| {
+        let mut job = Loop { allowance: Some(Pages(1_000)), knows, ..Loop::new(&[(100_000.0, read)]) };
+        (0..5_000).for_each(|_| job.period(EVEN));
+        job
+    };
+    // A page is out for two periods, and a warm-up has five.
+    let (before, now) = (run(false, 0.5), run(true, 0.5));
+    assert!(before.returned > 2_000_000 && now.returned < 50_000, "{} {}", before.returned, now.returned);
+    assert_eq!(now.state.rests, RESTS_MAX);
+    // For twenty periods.
+    let (before, now) = (run(false, 0.05), run(true, 0.05));
+    assert!(now.returned * 10 > before.returned * 9 && now.state.rests == 0, "{} {}", before.returned, now.returned);
+}
+
+#[test]
+fn a_cache_that_was_left_alone_is_tried_again() {
+    let mut job = Loop { allowance: Some(Pages(1_000)), ..Loop::new(&[(100_000.0, 0.5)]) };
+    (0..200).for_each(|_| job.period(EVEN));
+    assert!(job.state.rests > 0);
+    job.parts[0].1 = 0.0;
+    (0..2_000).for_each(|_| job.period(EVEN));
+    assert!(job.out_ratio() > 0.9 && job.state.rests == 0, "{} {}", job.out_ratio(), job.state.rests);
 }
 
 #[test]
@@ -180,15 +211,18 @@ proptest! {
     fn it_is_deterministic_for_any_input(
         (age, elapsed, cache, refaulted) in any::<(u64, u64, u64, u64)>(),
         (promoted, cost, amount, wait) in any::<(u64, u32, u64, u32)>(),
-        (owed, allowance) in any::<(u64, Option<u64>)>(),
+        (owed, allowance, saved) in any::<(u64, Option<u64>, Option<u64>)>(),
+        (back, rest, rests, calm) in any::<(u64, u64, u32, u64)>(),
     ) {
-        let state = State { amount: Pages(amount), wait, owed: Pages(owed) };
+        let (rest, calm) = (Millis(rest), Millis(calm));
+        let state = State { amount: Pages(amount), wait, owed: Pages(owed), back, rest, rests, calm };
         let input = Input {
             job_age_ms: Millis(age),
             elapsed_ms: Millis(elapsed),
             promoted: Pages(promoted),
             refault_cost: RatioPpm(cost),
             allowance: allowance.map(Pages),
+            saved: saved.map(Pages),
             ..input(cache, refaulted)
         };
         let (next, decided) = step(&PARAMS, &state, &input);

@@ -128,6 +128,7 @@ impl Controller for PageCache {
             cold: cold(job),
             allowance,
             trial_max: context.trial_max(job, elapsed_ms, refault_cost(costs)),
+            saved: Some(job.counters.page_cache.bytes().to_pages(page)),
             veto: veto::first(VETOES, job, context, now),
         })
     }

@@ -59,6 +59,7 @@ pub(crate) fn explain(step: &Step) -> String {
                 format!("page cache: hold: {returned} promotions and refaults, {allowed} permitted")
             }
             Hold::Refaults => "page cache: hold: more returned than permitted in one of the last periods".to_owned(),
+            Hold::ReturnsTooSoon => "page cache: hold: what was reclaimed returned too soon to be worth it".to_owned(),
             Hold::AtFloor => "page cache: hold: the job has hardly any".to_owned(),
             Hold::NothingCold => "page cache: hold: none of it is old".to_owned(),
             Hold::Vetoed(veto) => format!("page cache: hold: {}", words::veto(veto)),
