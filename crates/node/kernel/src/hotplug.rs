@@ -137,12 +137,13 @@ pub fn take_offline(roots: &Roots, number: u64, timeout: Duration) -> io::Result
         .stdout(Stdio::null())
         .stderr(Stdio::piped())
         .spawn()?;
-    let status = process::wait_within(&mut writer, timeout)?;
+    let stderr = writer.stderr.take();
+    let status = process::wait_within(writer, timeout)?;
     if is_online(roots, number).map_err(io::Error::other)? != Some(true) {
         return Ok(());
     }
     let mut why = String::new();
-    if let Some(mut stderr) = writer.stderr.take().filter(|_| status.is_some()) {
+    if let Some(mut stderr) = stderr.filter(|_| status.is_some()) {
         stderr.read_to_string(&mut why)?;
     }
     let why = if why.is_empty() { format!("not within {} s", timeout.as_secs()) } else { why.trim().to_owned() };

@@ -180,20 +180,30 @@ pub fn signal(pid: i32, signal: i32) {
 
 /// Waits for the exit of a child, and kills it at the end of the time. Returns its status; `None` if it was killed.
 ///
+/// A child that waits in the kernel without heeding signals is left to a thread of its own after a second.
+///
 /// # Errors
 /// It cannot be waited for, or killed.
-pub fn wait_within(child: &mut Child, timeout: Duration) -> io::Result<Option<ExitStatus>> {
-    const POLL: Duration = Duration::from_millis(5);
+pub fn wait_within(mut child: Child, timeout: Duration) -> io::Result<Option<ExitStatus>> {
+    const KILLED_WITHIN: Duration = Duration::from_secs(1);
+    if let Some(status) = poll(&mut child, timeout)? {
+        return Ok(Some(status));
+    }
+    child.kill()?;
+    if poll(&mut child, KILLED_WITHIN)?.is_none() {
+        std::thread::Builder::new().name("waits-for-child".to_owned()).spawn(move || child.wait())?;
+    }
+    Ok(None)
+}
+
+/// The status of a child that exits within this time.
+fn poll(child: &mut Child, timeout: Duration) -> io::Result<Option<ExitStatus>> {
+    const INTERVAL: Duration = Duration::from_millis(5);
     let until = Instant::now() + timeout;
     loop {
         match child.try_wait()? {
-            Some(status) => return Ok(Some(status)),
-            None if Instant::now() < until => std::thread::sleep(POLL),
-            None => {
-                child.kill()?;
-                child.wait()?;
-                return Ok(None);
-            }
+            None if Instant::now() < until => std::thread::sleep(INTERVAL),
+            status => return Ok(status),
         }
     }
 }
@@ -309,11 +319,12 @@ mod tests {
     #[test]
     fn a_child_is_waited_for_until_the_time_ends() {
         let start = |words: &[&str]| std::process::Command::new(words[0]).args(&words[1..]).spawn().unwrap();
-        let status = wait_within(&mut start(&["false"]), Duration::from_secs(60)).unwrap();
+        let status = wait_within(start(&["false"]), Duration::from_secs(60)).unwrap();
         assert_eq!(status.and_then(|status| status.code()), Some(1));
-        let mut endless = start(&["sleep", "1000"]);
-        assert_eq!(wait_within(&mut endless, Duration::from_millis(50)).unwrap(), None);
-        assert!(!endless.wait().unwrap().success(), "it was killed");
+        let endless = start(&["sleep", "1000"]);
+        let pid = endless.id();
+        assert_eq!(wait_within(endless, Duration::from_millis(50)).unwrap(), None);
+        assert!(!Path::new(&format!("/proc/{pid}")).exists(), "it was killed, and waited for");
     }
 
     #[test]

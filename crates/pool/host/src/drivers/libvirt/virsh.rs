@@ -82,7 +82,7 @@ impl Virsh {
         // Files instead of pipes: a process with much output does not block while this function waits for its exit.
         let (output, errors) = (tempfile::tempfile()?, tempfile::tempfile()?);
         let argv = [OsString::from("-q"), "-c".into(), self.uri.as_str().into()];
-        let mut child = Command::new(&self.program)
+        let child = Command::new(&self.program)
             .args(argv)
             .args(words)
             .env("LC_ALL", "C")
@@ -90,7 +90,7 @@ impl Virsh {
             .stdout(output.try_clone()?)
             .stderr(errors.try_clone()?)
             .spawn()?;
-        let status = kernel::process::wait_within(&mut child, REPLY_TIMEOUT)?;
+        let status = kernel::process::wait_within(child, REPLY_TIMEOUT)?;
         Ok((status, read(output)?, read(errors)?))
     }
 
