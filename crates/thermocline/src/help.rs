@@ -113,6 +113,7 @@ const EXAMPLES: &[&str] = &[
     "thermocline pool lives send --config pool-host.toml",
     "thermocline pool models publish --untouched untouched.onnx --store s3://pool/models --root models-root.json --keys keys",
     "thermocline pool models fetch --config pool-host.toml",
+    "thermocline pool models judge --store s3://pool/lives --target 4%",
     "thermocline pool manager --config pool-manager.toml",
     "thermocline pool manager init --config pool-manager.toml",
     "thermocline pool manager recover --config pool-manager.toml",

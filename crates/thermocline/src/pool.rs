@@ -11,6 +11,7 @@ mod doctor;
 mod generate;
 mod host;
 mod import;
+mod judge;
 mod lives;
 mod manager;
 mod memory;
@@ -32,6 +33,7 @@ pub(crate) fn run(format: Format, command: &PoolCommand) -> Result<ExitCode> {
         PoolCommand::Doctor => return doctor::doctor(format),
         PoolCommand::Accesses(arguments) => return accesses::accesses(format, arguments),
         PoolCommand::Scheduler(arguments) => return scheduler::scheduler(format, arguments),
+        PoolCommand::Models(command) => return models::models(format, command),
         PoolCommand::Import(arguments) => return import::import(format, arguments),
         PoolCommand::Generate(arguments) => generate::generate(format, arguments)?,
         PoolCommand::Show(arguments) => show::show(&arguments.trace, format)?,
@@ -46,7 +48,6 @@ pub(crate) fn run(format: Format, command: &PoolCommand) -> Result<ExitCode> {
         PoolCommand::Fenced(arguments) => status::fenced(format, arguments)?,
         PoolCommand::Memory(arguments) => memory::memory(format, arguments)?,
         PoolCommand::Lives(command) => lives::lives(format, command)?,
-        PoolCommand::Models(command) => models::models(format, command)?,
         PoolCommand::Host(arguments) => host::host(format, arguments)?,
         PoolCommand::Vm(arguments) => vm::vm(format, arguments)?,
     }

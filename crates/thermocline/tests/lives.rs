@@ -71,6 +71,45 @@ fn the_guests_of_all_hosts_are_imported_once() {
     check(at, "pool show vms.parquet", &["8"]);
 }
 
+/// Adds a guest that got 1 GiB of pool memory by a model, and touched so much of it.
+fn end_by_model(directory: &Path, host: &str, model: i64, pool_touched: u64) {
+    let path = directory.join(host).join("lives.jsonl");
+    let text = std::fs::read_to_string(&path).unwrap_or_default();
+    let life = format!(
+        "{{\"guest_life\":1,\"host\":\"{host}\",\"name\":\"vm\",\"arrival\":1700000000,\"departure\":1700003600,\"cores\":2,\
+         \"memory_bytes\":4294967296,\"customer\":7,\"vm_type\":null,\"guest_os\":null,\"location\":null,\"pool_bytes\":1073741824,\
+         \"touched_bytes\":1073741824,\"mitigated\":false,\"model\":{model},\"pool_touched_bytes\":{pool_touched},\
+         \"samples\":{{\"count\":1,\"pool_accessed_bytes\":0,\"local_accessed_bytes\":0}},\"counters\":{{}}}}\n"
+    );
+    std::fs::write(path, text + &life).unwrap();
+}
+
+#[test]
+fn models_are_judged_by_the_guests_of_all_hosts() {
+    let directory = tempfile::tempdir().unwrap();
+    let at = directory.path();
+    let judge = "pool models judge --store store --target 4%";
+    for host in ["host-a", "host-b"] {
+        configure(at, host, &format!("lives_store = \"{}\"", at.join("store").display()));
+        (0..60).for_each(|_| end_by_model(at, host, 1_700_000_000, 0));
+        check(at, &format!("pool lives send --config {host}.toml"), &["sent"]);
+    }
+    check(at, judge, &["2023-11-14T22:13:20Z", "120", "no harm shown"]);
+    check(at, "--format json pool models judge --store store --target 4%", &["\"guests\":120", "\"hosts\":2", "\"verdict\":\"no_harm\""]);
+    // The next one is on one host so far.
+    (0..10).for_each(|_| end_by_model(at, "host-b", 1_700_086_400, 0));
+    check(at, "pool lives send --config host-b.toml", &["sent"]);
+    refused(at, judge, &["too few guests", "no harm shown"]);
+    check(at, "pool models judge --store store --target 4% --guests 10", &["no harm shown"]);
+    // A tenth of a gibibyte is more than 5 %.
+    (0..8).for_each(|_| end_by_model(at, "host-b", 1_700_086_400, 107_374_182));
+    check(at, "pool lives send --config host-b.toml", &["sent"]);
+    refused(at, "pool models judge --store store --target 4% --guests 10", &["2023-11-15T22:13:20Z", "fails"]);
+    check(at, "pool models judge --store store --target 4% --guests 10 --touched 20%", &["no harm shown"]);
+    refused(at, "pool models judge --store store --target 0%", &["above 0%"]);
+    refused(at, "pool models judge --store store --target 4% --least-life 2h", &["no guest that got pool memory"]);
+}
+
 #[test]
 fn one_hosts_damaged_file_does_not_stop_the_import() {
     let directory = tempfile::tempdir().unwrap();

@@ -18,9 +18,9 @@ mod tests;
 mod view;
 mod watch;
 
-pub use models::Models;
+pub use models::{ModelId, Models, Outcome};
 pub use run::run;
-pub use settings::{Refused, Settings, Totals};
+pub use settings::{Refused, Settings, Tolerated, Totals};
 pub use store::Store;
 pub use table::Host;
 pub use view::{Line, List, ModelView};

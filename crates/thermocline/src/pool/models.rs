@@ -1,6 +1,7 @@
 //! `thermocline pool models`: signed models for the hosts of a pool.
 
 use std::path::PathBuf;
+use std::process::ExitCode;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use ::rollout::follow::{Follower, Settings};
@@ -29,6 +30,8 @@ pub(crate) enum Models {
     /// Fetch the models that are assigned to a host, verify them, and write them to the files of its configuration, which the host
     /// reads again by itself. One poll: run it from a timer
     Fetch(Fetch),
+    /// Judge models by the guests of all hosts that got pool memory by them. Run it before a new bundle is for more hosts
+    Judge(super::judge::Judge),
 }
 
 #[derive(Debug, Args)]
@@ -72,11 +75,13 @@ fn lifetime(text: &str) -> Result<Duration, String> {
 }
 
 /// Runs a command about models.
-pub(super) fn models(format: Format, command: &Models) -> Result<()> {
+pub(super) fn models(format: Format, command: &Models) -> Result<ExitCode> {
     match command {
-        Models::Publish(arguments) => publish(format, arguments),
-        Models::Fetch(arguments) => fetch(format, arguments),
+        Models::Publish(arguments) => publish(format, arguments)?,
+        Models::Fetch(arguments) => fetch(format, arguments)?,
+        Models::Judge(arguments) => return super::judge::judge(format, arguments),
     }
+    Ok(ExitCode::SUCCESS)
 }
 
 fn now_unix_s() -> u64 {

@@ -11,10 +11,10 @@ use std::time::Duration;
 
 use predict::{Evidence, History, Latency, NoAnswer, Predictor, Workloads};
 use serde::{Deserialize, Serialize};
-use units::Bytes;
+use units::{Bytes, RatioPpm};
 
 use super::models::{ModelId, Models};
-use super::settings::{Refused, Settings};
+use super::settings::{Refused, Settings, Tolerated};
 use crate::vm::{Record, Samples};
 
 /// Version of the format of a line.
@@ -30,6 +30,46 @@ pub const LINE_MAX: u64 = 64 << 10;
 pub fn files(directory: &Path) -> [PathBuf; 2] {
     let path = directory.join(LIVES);
     [path.with_extension("1.jsonl"), path]
+}
+
+/// A guest that has ended and got pool memory by a model.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Judged {
+    /// The model.
+    pub model: ModelId,
+    /// The host, as it names itself.
+    pub host: String,
+    /// Whether it touched more of its pool memory than is tolerated.
+    pub touched: bool,
+    /// Whether its memory was moved home.
+    pub mitigated: bool,
+}
+
+/// Reads the guests of a file that got pool memory by a model and ran for long enough. Returns the number of damaged lines.
+///
+/// # Errors
+/// Any error of reading the file.
+pub fn judged(path: &Path, tolerated: Tolerated, each: &mut dyn FnMut(Judged)) -> std::io::Result<u64> {
+    each_life(File::open(path)?, &mut |life| {
+        if let Some((model, touched)) = life.outcome(tolerated) {
+            each(Judged { model, touched, host: life.host, mitigated: life.mitigated });
+        }
+    })
+}
+
+/// Reads the lines of a file. Returns the number of damaged ones.
+fn each_life(file: File, each: &mut dyn FnMut(Life)) -> std::io::Result<u64> {
+    let (mut lines, mut line, mut damaged) = (BufReader::new(file), Vec::new(), 0);
+    loop {
+        line.clear();
+        if lines.by_ref().take(LINE_MAX).read_until(b'\n', &mut line)? == 0 {
+            return Ok(damaged);
+        }
+        match serde_json::from_slice::<Life>(&line) {
+            Ok(life) if life.guest_life == VERSION => each(life),
+            _ => damaged += 1,
+        }
+    }
 }
 
 /// One guest that has ended.
@@ -98,9 +138,9 @@ impl Life {
     }
 
     /// The model that gave it pool memory, and whether it touched that; `None` if there is none, or it ran for too short a time.
-    pub(super) fn outcome(&self, settings: &Settings) -> Option<(ModelId, bool)> {
-        let touched = touched_pool(settings, self.pool_bytes, self.pool_touched_bytes)?;
-        self.has_run(settings.least_life).then_some(())?;
+    pub(super) fn outcome(&self, tolerated: Tolerated) -> Option<(ModelId, bool)> {
+        let touched = touched_pool(tolerated.touched, self.pool_bytes, self.pool_touched_bytes)?;
+        self.has_run(tolerated.least_life).then_some(())?;
         Some((self.model?, touched))
     }
 
@@ -166,26 +206,16 @@ impl Lives {
 
     /// Counts the lives of a file. Returns the number of damaged lines.
     fn read(&mut self, file: File, settings: &Settings, mut models: Option<&mut Models>) -> std::io::Result<u64> {
-        let (mut lines, mut line, mut damaged) = (BufReader::new(file), Vec::new(), 0);
-        loop {
-            line.clear();
-            if lines.by_ref().take(LINE_MAX).read_until(b'\n', &mut line)? == 0 {
-                return Ok(damaged);
+        each_life(file, &mut |life| {
+            self.count(&life);
+            let Some(models) = models.as_deref_mut() else { return };
+            if life.has_run(self.least) && !life.counters.is_empty() {
+                self.add_counted(&life.request(), latency(models.predictor(), &life.counters));
             }
-            match serde_json::from_slice::<Life>(&line) {
-                Ok(life) if life.guest_life == VERSION => {
-                    self.count(&life);
-                    let Some(models) = models.as_deref_mut() else { continue };
-                    if life.has_run(self.least) && !life.counters.is_empty() {
-                        self.add_counted(&life.request(), latency(models.predictor(), &life.counters));
-                    }
-                    if let Some((model, touched)) = life.outcome(settings) {
-                        models.add(model, touched);
-                    }
-                }
-                _ => damaged += 1,
+            if let Some((model, touched)) = life.outcome(settings.tolerated()) {
+                models.add(model, touched);
             }
-        }
+        })
     }
 
     fn aside(&self) -> PathBuf {
@@ -249,8 +279,8 @@ impl Lives {
 }
 
 /// Whether a guest touched more of its pool memory than is tolerated; `None` if it has none, or was never sampled.
-pub(super) fn touched_pool(settings: &Settings, pool: Bytes, touched: Option<Bytes>) -> Option<bool> {
-    let tolerated = Bytes(settings.monitor.touched.share_of(pool.0));
+pub(super) fn touched_pool(tolerated: RatioPpm, pool: Bytes, touched: Option<Bytes>) -> Option<bool> {
+    let tolerated = Bytes(tolerated.share_of(pool.0));
     touched.filter(|_| pool > Bytes::ZERO).map(|touched| touched > tolerated)
 }
 

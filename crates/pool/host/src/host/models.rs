@@ -22,11 +22,11 @@ const CHANCE: f64 = 0.001;
 const FAILED_MIN: u32 = 3;
 
 /// What distinguishes a model from its successors: the end of its training, in seconds by the clock of requests.
-pub(super) type ModelId = i64;
+pub type ModelId = i64;
 
 /// What happened to the guests that got pool memory by a model.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Outcome {
+pub struct Outcome {
     /// Guests that ran for long enough.
     pub guests: u32,
     /// Those that touched more of their pool memory than is tolerated.
@@ -35,7 +35,7 @@ pub(super) struct Outcome {
 
 impl Outcome {
     /// Adds a guest.
-    pub(super) fn add(&mut self, touched: bool) {
+    pub fn add(&mut self, touched: bool) {
         self.guests += 1;
         self.touched += u32::from(touched);
     }
@@ -44,7 +44,7 @@ impl Outcome {
     ///
     /// By Chernoff's bound for a mean of `m = n p`: `P(X >= k) <= e^-(k ln(k / m) - k + m)` for `k > m`.
     #[must_use]
-    pub(super) fn fails(&self, target: RatioPpm) -> bool {
+    pub fn fails(&self, target: RatioPpm) -> bool {
         let (touched, mean) = (f64::from(self.touched), f64::from(self.guests) * target.as_f64());
         if self.touched < FAILED_MIN || touched <= mean {
             return false;

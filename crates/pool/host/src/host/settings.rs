@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
-use units::Bytes;
+use units::{Bytes, RatioPpm};
 
 use crate::{accesses, free_memory, monitor};
 
@@ -34,6 +34,22 @@ pub struct Settings {
     pub margin: free_memory::Margin,
     /// How long a guest may take to release one slice.
     pub release_timeout: Duration,
+}
+
+/// What a guest with pool memory may do, and how long it must have run to count.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Tolerated {
+    /// The share of its pool memory that a guest may touch (`monitor.touched`).
+    pub touched: RatioPpm,
+    /// `monitor.least_life`
+    pub least_life: Duration,
+}
+
+impl Settings {
+    /// What guests with pool memory may do.
+    pub(super) fn tolerated(&self) -> Tolerated {
+        Tolerated { touched: self.monitor.touched, least_life: self.least_life }
+    }
 }
 
 /// Totals since the host was set up, over restarts of its daemon.

@@ -137,7 +137,7 @@ impl Host {
         let mut running = Outcome::default();
         for Guest { record, .. } in self.table().guests.values() {
             let ran = record.state == State::Running && lives::has_run(record, self.settings.least_life, now);
-            let touched = lives::touched_pool(&self.settings, record.machine.pool_bytes(), record.pool_touched_bytes);
+            let touched = lives::touched_pool(self.settings.monitor.touched, record.machine.pool_bytes(), record.pool_touched_bytes);
             if let Some(touched) = touched.filter(|_| ran && record.model.is_some() && record.model == id) {
                 running.add(touched);
             }
@@ -167,7 +167,7 @@ impl Host {
         if let Err(error) = lives.add(&life) {
             log::error!("guest {}: {error}", record.request.name);
         }
-        if let (Some((model, touched)), Some(mut models)) = (life.outcome(&self.settings), self.models()) {
+        if let (Some((model, touched)), Some(mut models)) = (life.outcome(self.settings.tolerated()), self.models()) {
             models.add(model, touched);
         }
         drop(lives);
