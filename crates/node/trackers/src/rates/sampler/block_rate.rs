@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use policy::slowdown::rate::{self, BitSamples, Estimate, Parts};
 
+use super::round::dense_is_better;
 use crate::rates::blocks::Block;
 
 /// A block with its access rate.
@@ -17,6 +18,21 @@ pub struct BlockRate {
     pub samples: BitSamples,
     /// For a block sampled in parts: the number of its parts, and how many of them were touched.
     pub parts: Option<(u32, u32)>,
+}
+
+impl BlockRate {
+    /// The rate of a huge page from samples of it as a whole.
+    pub(super) fn of_huge(block: Block, samples: BitSamples, interval_us: u64) -> Self {
+        Self { block, estimate: rate::page(samples, interval_us), samples, parts: None }
+    }
+
+    /// This rate or that from dense samples, whichever says more: the dense ones if they have the smaller error, and also if they
+    /// contradict the others. Samples find a hot page idle while its program does not run, as when a hypervisor takes the processor
+    /// away, and none find an idle page accessed: the higher rate is the right one.
+    pub(super) fn or_dense(self, dense: Self) -> Self {
+        let contradicts = self.estimate.upper.is_some_and(|upper| dense.estimate.mean > upper);
+        if dense_is_better(self.samples) || contradicts { dense } else { self }
+    }
 }
 
 /// Samples of some parts of a block, which stand for all of its touched parts.

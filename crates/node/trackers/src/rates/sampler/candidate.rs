@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use kernel::Result;
-use policy::slowdown::rate::{self, BitSamples};
+use policy::slowdown::rate::BitSamples;
 
 use super::block_rate::{BlockRate, PartSamples, interval_us, micros};
 use super::memory::Memory;
-use super::round::{Lost, dense_is_better, needs_dense};
+use super::round::{Lost, needs_dense};
 use crate::rates::blocks::{BLOCK_BYTES, Block};
 use crate::rates::point::Point;
 use crate::rates::selection;
@@ -85,11 +85,9 @@ impl Candidate {
                 let rate = huge(block, bits, window);
                 if densely && needs_dense(bits) { Progress::Dense(rate) } else { whole(rate) }
             }),
-            Progress::Dense(before) => samples
-                .next()
-                .flatten()
-                .filter(|bits| bits.taken > 0)
-                .map(|bits| whole(if dense_is_better(before.samples) { huge(block, bits, window) } else { before.clone() })),
+            Progress::Dense(before) => {
+                samples.next().flatten().filter(|bits| bits.taken > 0).map(|bits| whole(before.clone().or_dense(huge(block, bits, window))))
+            }
             Progress::Touching(pages) => {
                 let sampled: Vec<_> = pages.iter().copied().zip(samples.take(pages.len())).collect();
                 touched(block, &sampled, window, parts_max, seed)
@@ -159,7 +157,7 @@ impl Candidate {
 
 /// The rate of a huge page from samples of it as a whole.
 fn huge(block: Block, samples: BitSamples, window: Duration) -> BlockRate {
-    BlockRate { block, estimate: rate::page(samples, interval_us(window, samples.taken)), samples, parts: None }
+    BlockRate::of_huge(block, samples, interval_us(window, samples.taken))
 }
 
 /// The result of sampling a huge page as a whole.

@@ -7,8 +7,8 @@
 //!    Sampled blocks of base pages, which have no common accessed bit, join here.
 //! 4. *Rates.* A few of the touched parts are sampled for their rates, which stand for all touched parts.
 //!
-//! After each of the last two, slow huge pages that all of its samples found accessed, and less than half of those of the first stage, are
-//! sampled densely: memory that became hot within the period is known before its end. The period takes longer then.
+//! After each of the last two, slow huge pages that all of its samples found accessed are sampled densely, if those of the first stage
+//! did not for one of them: memory that became hot within the period is known before its end. The period takes longer then.
 //!
 //! Blocks in the slow node are sampled in all stages, in the second like the others. Of a slow block of base pages only a few pages
 //! are sampled, other ones each period. In slow memory only the few huge pages are split that the owner names ([`Blocks::split`]): they

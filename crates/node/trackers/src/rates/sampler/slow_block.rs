@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use policy::slowdown::rate::{self, BitSamples, Estimate};
+use policy::slowdown::rate::{BitSamples, Estimate};
 
 use super::block_rate::{BlockRate, PartSamples, interval_us};
 use super::memory::Memory;
-use super::round::{Lost, Settings, dense_is_better};
+use super::round::{Lost, Settings, needs_dense};
 use crate::rates::blocks::Block;
 use crate::rates::point::Point;
 use crate::rates::selection;
@@ -135,22 +135,20 @@ impl SlowBlocks {
         self.news = true;
     }
 
-    /// After the first stage: chooses the huge pages to sample densely. One that half of the samples found accessed may have become
-    /// hot during the stage: the dense samples count if all of a later stage find it accessed.
+    /// After the first stage: chooses the huge pages to sample densely.
     pub(super) fn choose_dense(&mut self) {
         for slow in self.blocks.iter_mut().filter(|slow| slow.block.huge && !slow.changed) {
-            if slow.total.first().is_some_and(|&bits| bits.taken > 0 && bits.accessed * 2 >= bits.taken) {
+            if slow.total.first().is_some_and(|&bits| bits.taken > 0 && needs_dense(bits)) {
                 slow.dense = Dense::Chosen;
             }
         }
     }
 
-    /// After a later stage: chooses the huge pages that all of its samples found accessed, and less than half of the first stage's.
+    /// After a later stage: chooses the huge pages whose rate its samples do not show, if there is one where those of the first stage did.
+    /// Dense samples from before may be of the time before all of them became hot.
     pub(super) fn choose_newly_hot(&mut self) {
-        for slow in self.blocks.iter_mut().filter(|slow| slow.block.huge && !slow.changed && slow.dense == Dense::Unnecessary) {
-            if slow.last_stage.first().is_some_and(|&bits| bits.taken > 0 && bits.accessed >= bits.taken) {
-                slow.dense = Dense::ChosenNewlyHot;
-            }
+        if self.blocks.iter().any(|slow| slow.is_saturated_now() && slow.dense == Dense::Unnecessary) {
+            self.blocks.iter_mut().filter(|slow| slow.is_saturated_now()).for_each(|slow| slow.dense = Dense::ChosenNewlyHot);
         }
     }
 
@@ -204,6 +202,12 @@ impl SlowBlocks {
 }
 
 impl SlowBlock {
+    /// Whether it is a huge page that all samples of the last stage found accessed.
+    fn is_saturated_now(&self) -> bool {
+        let all = |bits: &BitSamples| bits.taken > 0 && bits.accessed >= bits.taken;
+        self.block.huge && !self.changed && self.last_stage.first().is_some_and(all)
+    }
+
     /// The rate from these samples of the points; `None` if the block has changed.
     fn rate(&self, samples: &[BitSamples], interval_us: u64, dense_us: u64) -> Option<BlockRate> {
         let Some(&first) = samples.first() else {
@@ -211,13 +215,13 @@ impl SlowBlock {
             return Some(BlockRate { block: self.block, estimate: Estimate::default(), samples: BitSamples::default(), parts: None });
         };
         if self.block.huge {
-            let (samples, interval_us) = match self.dense {
-                Dense::Seen(dense) if dense_is_better(first) => (dense, dense_us),
-                Dense::SeenNewlyHot(dense) => (dense, dense_us),
-                _ => (first, interval_us),
+            let before = BlockRate::of_huge(self.block, first, interval_us);
+            let rate = match self.dense {
+                Dense::Seen(dense) => before.or_dense(BlockRate::of_huge(self.block, dense, dense_us)),
+                Dense::SeenNewlyHot(dense) => BlockRate::of_huge(self.block, dense, dense_us),
+                Dense::Unnecessary | Dense::Chosen | Dense::ChosenNewlyHot => before,
             };
-            let rate = BlockRate { block: self.block, estimate: rate::page(samples, interval_us), samples, parts: None };
-            return (samples.taken > 0 && !self.changed).then_some(rate);
+            return (rate.samples.taken > 0 && !self.changed).then_some(rate);
         }
         let parts: Vec<_> = samples.iter().copied().filter(|bits| bits.taken > 0).collect();
         // All pages count as touched, because the pages that are no points are not checked.
