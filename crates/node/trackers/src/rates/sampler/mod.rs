@@ -1,7 +1,7 @@
 //! One period of sampling the accessed bits of blocks, in stages (Thermostat section 3.2).
 //!
 //! 1. *Whole.* Each sampled huge page is sampled as a whole. If some samples find it idle, they give its rate.
-//! 2. *Dense.* Huge pages that most samples found accessed are sampled at a shorter interval, which resolves higher rates. It is a
+//! 2. *Dense.* Huge pages that half of the samples found accessed are sampled at a shorter interval, which resolves higher rates. It is a
 //!    short stage of few points, so that it costs less than a shorter interval for all.
 //! 3. *Touched.* Huge pages that every sample found accessed are split, to find out which of their parts are touched at all.
 //!    Sampled blocks of base pages, which have no common accessed bit, join here.

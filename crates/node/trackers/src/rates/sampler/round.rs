@@ -66,9 +66,11 @@ impl Settings {
     }
 }
 
-/// Whether a huge page is to be sampled densely: most samples found it accessed, so that they say little about its rate.
+/// Whether a huge page is to be sampled densely: half of the samples or more found it accessed. From nine of ten on they say less about
+/// its rate; below, the dense ones show whether the others were of a time in which it was cold, or its program did not run
+/// ([`super::BlockRate::or_dense`]).
 pub(super) fn needs_dense(samples: BitSamples) -> bool {
-    u64::from(samples.accessed) * 5 >= u64::from(samples.taken) * 4
+    u64::from(samples.accessed) * 2 >= u64::from(samples.taken)
 }
 
 /// Whether dense samples say more about a huge page's rate than those before it.

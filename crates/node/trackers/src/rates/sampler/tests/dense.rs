@@ -17,14 +17,14 @@ fn dense_samples_resolve_what_is_always_accessed() {
     let dense = |bits| (rate::page(bits, 125_000), bits);
     let before = |bits| (rate::page(bits, SECOND_US), bits);
     let found = |rated: &[BlockRate]| rated.iter().map(|rated| (rated.estimate, rated.samples)).collect::<Vec<_>>();
-    // The second is split. Of the third, the first samples say more; the fourth is not sampled densely.
+    // The second is split. Of the third and fourth, the first samples say more.
     assert_eq!((round.split, round.sampled[1].parts), (vec![sampled[1]], Some((512, 1))));
     assert_eq!(
         found(&[&round.sampled[..1], &round.sampled[2..]].concat()),
         [dense(bits(30, 12)), before(bits(10, 8)), before(bits(10, 7))]
     );
     assert_eq!(found(&round.slow), [dense(bits(30, 9)), before(bits(30, 15))]);
-    assert_eq!(tracker.watches, [(6, 0), (4, 0), (2, 512), (3, 0)]);
+    assert_eq!(tracker.watches, [(6, 0), (6, 0), (2, 512), (3, 0)]);
     assert_eq!(round.measurable, rate::resolvable(30, 125_000));
 }
 
