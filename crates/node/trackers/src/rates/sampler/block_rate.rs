@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use policy::slowdown::rate::{self, BitSamples, Estimate, Parts};
 
-use super::round::dense_is_better;
 use crate::rates::blocks::Block;
 
 /// A block with its access rate.
@@ -33,6 +32,14 @@ impl BlockRate {
         let contradicts = self.estimate.upper.is_some_and(|upper| dense.estimate.mean > upper);
         if dense_is_better(self.samples) || contradicts { dense } else { self }
     }
+}
+
+/// Whether dense samples say more about a huge page's rate than those before it.
+///
+/// With `x` accesses expected between two of `n` samples, the relative error of the rate is `sqrt((exp(x) - 1) / n) / x`. It is least at
+/// `x = 1.6`; at 2.3, where nine of ten samples find the page accessed, 30 samples eight times as dense have the smaller error.
+fn dense_is_better(before: BitSamples) -> bool {
+    u64::from(before.accessed) * 10 >= u64::from(before.taken) * 9
 }
 
 /// Samples of some parts of a block, which stand for all of its touched parts.

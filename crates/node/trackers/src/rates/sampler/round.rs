@@ -73,14 +73,6 @@ pub(super) fn needs_dense(samples: BitSamples) -> bool {
     u64::from(samples.accessed) * 2 >= u64::from(samples.taken)
 }
 
-/// Whether dense samples say more about a huge page's rate than those before it.
-///
-/// With `x` accesses expected between two of `n` samples, the relative error of the rate is `sqrt((exp(x) - 1) / n) / x`. It is least at
-/// `x = 1.6`; at 2.3, where nine of ten samples find the page accessed, 30 samples eight times as dense have the smaller error.
-pub(super) fn dense_is_better(before: BitSamples) -> bool {
-    u64::from(before.accessed) * 10 >= u64::from(before.taken) * 9
-}
-
 /// The result of a period.
 #[derive(Clone, Debug, Default)]
 pub struct Round {
