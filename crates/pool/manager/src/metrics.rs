@@ -167,6 +167,7 @@ fn label(code: Code) -> &'static str {
         Code::Over => "over",
         Code::TooLong => "too_long",
         Code::Busy => "busy",
+        Code::NotLeader => "not_leader",
         Code::Ledger => "ledger",
         Code::Short => "short",
         Code::LedgerFull => "ledger_full",

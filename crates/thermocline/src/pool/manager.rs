@@ -87,6 +87,9 @@ pub(crate) struct Init {
     /// Allow a pool that is larger than its file system; guests that touch all of it are killed
     #[arg(long)]
     overcommit: bool,
+    /// For a member of a group that exists: it gets the ledger from the other members, and votes when it has it
+    #[arg(long)]
+    join: bool,
 }
 
 #[derive(Debug, Args)]
@@ -114,7 +117,11 @@ pub(crate) fn manager(format: Format, arguments: &Manager) -> Result<()> {
         None => serve(&arguments.serve),
         Some(ManagerCommand::Init(init)) => {
             let settings = Settings::load(&init.file.config)?;
-            let made = service::init(&settings, init.overcommit)?;
+            let made = match &settings.group {
+                Some(_) => service::init_member(&settings, init.join)?,
+                None if init.join => anyhow::bail!("--join: {} has no [group] to join", init.file.config.display()),
+                None => service::init(&settings, init.overcommit)?,
+            };
             print(format, &made, || {
                 let directory = settings.pool_dir.display();
                 format!("{directory}: {} slices, {}; {} files created\n", made.slices, made.capacity_bytes, made.files)
