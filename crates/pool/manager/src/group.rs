@@ -88,6 +88,7 @@ pub(crate) struct Group {
     /// Held while this member zeroes a slice.
     scrubbing: Arc<Mutex<()>>,
     changes_of_leader: Arc<AtomicU64>,
+    stopping: Arc<AtomicBool>,
 }
 
 impl std::fmt::Debug for Group {
@@ -107,6 +108,7 @@ impl Running {
     /// Leaves the group, and closes its files.
     pub(crate) fn stop(&mut self) {
         if let Some(runtime) = self.runtime.take() {
+            self.group.stopping.store(true, Ordering::Relaxed);
             let _ = runtime.block_on(self.group.raft.shutdown());
             runtime.shutdown_timeout(Duration::from_secs(2));
         }
@@ -164,6 +166,7 @@ pub(crate) fn start(settings: &Settings, members: &Members, core: Core) -> Resul
         joining: Arc::new(AtomicBool::new(joining)),
         scrubbing: Arc::default(),
         changes_of_leader: Arc::default(),
+        stopping: Arc::default(),
     };
     runtime.spawn(group.clone().watch());
     let running = Running { runtime: Some(runtime), group: group.clone() };
@@ -282,12 +285,8 @@ impl Group {
                 let metrics = metrics.borrow();
                 (metrics.current_leader, metrics.current_term, metrics.running_state.clone())
             };
-            match state {
-                Ok(()) | Err(openraft::error::Fatal::Stopped) => {}
-                Err(error) => {
-                    ::log::error!("this member of the group stops: {error}; the other members go on");
-                    std::process::exit(1);
-                }
+            if let Err(error) = state {
+                self.exit(&error.to_string());
             }
             if now != leader {
                 leader = now;
@@ -296,6 +295,14 @@ impl Group {
                     ::log::info!("member {member} of the group leads, in term {term}");
                 }
             }
+        }
+        self.exit("its thread has ended; the cause is above");
+    }
+
+    fn exit(&self, why: &str) {
+        if !self.stopping.load(Ordering::Relaxed) {
+            ::log::error!("this member of the group stops: {why}; the other members go on");
+            std::process::exit(1);
         }
     }
 

@@ -103,6 +103,9 @@ pub(crate) struct Certificates {
     /// Name of an operator, who may read the pool's state and mark EMCs as failed; repeatable
     #[arg(long = "operator", value_name = "NAME", default_value = "operator")]
     operators: Vec<String>,
+    /// Name of a member of a group of managers, as in its URL; repeatable
+    #[arg(long = "member", value_name = "NAME")]
+    members: Vec<String>,
     /// A host name or address of the manager; repeatable
     #[arg(long = "server", value_name = "NAME", default_values = ["localhost", "127.0.0.1"])]
     servers: Vec<String>,
@@ -192,8 +195,9 @@ fn serve(arguments: &Serve) -> Result<()> {
 
 /// `thermocline pool certificates`.
 pub(crate) fn certificates(format: Format, arguments: &Certificates) -> Result<()> {
-    let Certificates { directory, hosts, operators, servers, days } = arguments;
-    let wanted = Plan { servers: servers.clone(), hosts: hosts.clone(), operators: operators.clone(), days: *days };
+    let Certificates { directory, hosts, operators, members, servers, days } = arguments;
+    let (servers, members) = (servers.clone(), members.clone());
+    let wanted = Plan { servers, members, hosts: hosts.clone(), operators: operators.clone(), days: *days };
     let made = certificates::create(directory, &wanted)?;
     print(format, &json!({ "made": made }), || {
         let mut table = Table::new(&["<", "<"]);

@@ -101,7 +101,10 @@ impl Log {
     pub(crate) fn open(path: &Path) -> Result<Self, Error> {
         Self::check_exists(path)?;
         let log = Self::at(path)?;
-        log.entries(..)?;
+        let mut next = 0;
+        while let Some(last) = log.entries(next..)?.last() {
+            next = last.log_id.index + 1;
+        }
         Ok(log)
     }
 
