@@ -202,7 +202,12 @@ impl Host {
     fn cycle(&self, epoch: u64, number: u64) -> Result<(), Error> {
         let (vm, observed) = (format!("vm-{number}"), &self.observed);
         self.client.renew(self.name, epoch)?;
-        let request = AssignRequest { epoch, request: format!("a-{number}"), vm: vm.clone(), slices: Slices(1 + u32::from(number % 2 == 0)) };
+        let request = AssignRequest {
+            epoch,
+            request: format!("a-{number}"),
+            vm: vm.clone(),
+            slices: Slices(1 + u32::from(number.is_multiple_of(2))),
+        };
         let assigned = self.client.assign(self.name, &request)?;
         assigned.slices.iter().for_each(|slice| self.begin(slice));
         if self.client.assign(self.name, &request)? != assigned {
@@ -355,6 +360,41 @@ fn a_leader_that_was_stopped_does_not_answer_as_one() {
     }
     client.renew("a", new.epoch).unwrap();
     assert_ne!(group.settled(), leader);
+}
+
+/// Assigns slices to host `a`, and returns them, so that they are to be zeroed.
+fn release(client: &Client, epoch: u64, vm: &str, slices: u32) {
+    let request = AssignRequest { epoch, request: format!("a-{vm}"), vm: vm.to_owned(), slices: Slices(slices) };
+    let assigned = client.assign("a", &request).unwrap();
+    client.give_back("a", epoch, &format!("r-{vm}"), vm).unwrap();
+    assigned.slices.iter().for_each(|slice| client.offlined("a", epoch, slice).unwrap());
+}
+
+#[test]
+fn slices_of_an_earlier_leader_wait_for_it() {
+    let group = Group::start();
+    let leader = group.settled();
+    let client = group.client(PATIENCE);
+    let epoch = client.lease("a", "a-1").unwrap().epoch;
+    // Without its memory, the device cannot be zeroed.
+    group.device.as_file().set_len(0).unwrap();
+    release(&client, epoch, "first", 2);
+    thread::sleep(Duration::from_secs(1));
+    assert_eq!(client.pool().unwrap().slices.scrubbing, 2);
+    // This leader may be in the middle of it when another one follows.
+    group.signal(leader, "-STOP");
+    client.lease("c", "after").unwrap();
+    group.device.as_file().set_len(u64::from(SLICES) * SLICE_BYTES).unwrap();
+    release(&client, epoch, "second", 1);
+    let begin = Instant::now();
+    while begin.elapsed() < Duration::from_secs(3) {
+        let slices = client.pool().unwrap().slices;
+        assert!(slices.scrubbing >= 2, "zeroed while an earlier leader may go on with it: {slices:?}");
+        thread::sleep(Duration::from_millis(20));
+    }
+    assert_eq!(client.pool().unwrap().slices.free, SLICES - 2, "a slice that was returned later does not wait");
+    group.signal(leader, "-CONT");
+    assert!(all_free(&client), "they wait for a member that answers: {}", group.logs());
 }
 
 #[test]

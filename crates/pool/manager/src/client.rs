@@ -10,8 +10,8 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::api::{
-    AssignRequest, Assignment, Code, Empty, ErrorResponse, Lease, LeaseRequest, OfflineFailedRequest, OfflinedRequest, Permissions, PoolStatus,
-    RenewRequest, RenewResponse, SliceList, WorkList,
+    AssignRequest, Assignment, Code, Empty, ErrorResponse, Lease, LeaseRequest, OfflineFailedRequest, OfflinedRequest, Permissions,
+    PoolStatus, RenewRequest, RenewResponse, SliceList, WorkList,
 };
 use crate::connection::{Connection, Method, segment};
 pub use crate::connection::{Error, Identity, Refusal};
@@ -104,12 +104,23 @@ impl Client {
         self.post::<Empty>(&path, &OfflineFailedRequest { epoch, generation: slice.generation, why: why.to_owned() }).map(drop)
     }
 
-    /// Status of the pool.
+    /// Status of the pool. Of a group, any member answers; the leader is preferred, because others may lack the last changes.
     ///
     /// # Errors
     /// [`enum@Error`]
     pub fn pool(&self) -> Result<PoolStatus, Error> {
-        self.send(Method::GET, "/v1/pool", None::<&Empty>)
+        let status: PoolStatus = self.send(Method::GET, "/v1/pool", None::<&Empty>)?;
+        let group = status.group.as_ref().filter(|group| group.leader != Some(group.member));
+        let leader = group.and_then(|group| group.members.iter().find(|member| member.is_leader));
+        let known = leader.and_then(|leader| self.connections.iter().position(|connection| connection.url() == leader.url));
+        let Some(at) = known else { return Ok(status) };
+        match self.connections[at].send::<PoolStatus, ErrorResponse>(Method::GET, "/v1/pool", None::<&Empty>) {
+            Ok(Ok(status)) => {
+                self.last.store(at, Ordering::Relaxed);
+                Ok(status)
+            }
+            _ => Ok(status),
+        }
     }
 
     /// All slices.

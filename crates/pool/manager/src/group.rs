@@ -131,12 +131,8 @@ pub(crate) fn start(settings: &Settings, members: &Members, core: Core) -> Resul
     let log = Log::open(&settings.group_log())?;
     log.check_follows(core.applied())?;
     let core = Arc::new(Mutex::new(core));
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(3)
-        .max_blocking_threads(64)
-        .thread_name("group")
-        .enable_all()
-        .build()?;
+    let runtime =
+        tokio::runtime::Builder::new_multi_thread().worker_threads(3).max_blocking_threads(64).thread_name("group").enable_all().build()?;
     let joining = log.joining()?;
     let library = |error: &dyn std::fmt::Display| Error::Library(error.to_string());
     let config = Arc::new(config().validate().map_err(|error| library(&error))?);

@@ -54,10 +54,7 @@ pub(crate) fn serve(listener: TcpListener, tls: Option<Arc<rustls::ServerConfig>
 /// A request that its client may make, and who that is.
 enum Admitted {
     /// By a host or an operator.
-    Client {
-        found: Match,
-        who: String,
-    },
+    Client { found: Match, who: String },
     /// By another member of the group.
     Member(Group, Message),
 }

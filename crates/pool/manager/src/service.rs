@@ -15,15 +15,15 @@ use crate::group::machine::Core;
 use crate::group::{self, Running};
 use crate::ledger::Ledger;
 use crate::mark;
-use crate::settings::Members;
-use crate::{leader, maintenance, scrubber};
 pub use crate::recover::{RecoverySummary, recover};
 use crate::restore::build_ledger;
 use crate::server::{self, Rights};
+use crate::settings::Members;
 use crate::settings::Settings;
 use crate::storage::{self, Storage, Stored};
 use crate::tls::{self, ServerConfig};
 use crate::writer::{self, Clock, Handle, Wake};
+use crate::{leader, maintenance, scrubber};
 
 /// Why a manager cannot start.
 #[derive(Debug, thiserror::Error)]

@@ -337,7 +337,11 @@ fn check_group(document: &mut Document, group: &Members, service: &Service, emcs
         report("members", format!("{} members", group.members.len()), "name 3 or 5: one of 3, or two of 5, may fail");
     }
     if group.member as usize > group.members.len() {
-        report("member", format!("there is no member {} of {}", group.member, group.members.len()), "write its number in `members`, from 1");
+        report(
+            "member",
+            format!("there is no member {} of {}", group.member, group.members.len()),
+            "write its number in `members`, from 1",
+        );
     }
     for (index, url) in group.members.iter().enumerate() {
         if host_of(url).is_none() {

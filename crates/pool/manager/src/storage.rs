@@ -170,7 +170,8 @@ impl Storage {
         let mut random = [0; 16];
         aws_lc_rs::rand::fill(&mut random).map_err(|_| Error::Random)?;
         let chain = Chain::start(random);
-        let mut storage = Self { path: path.to_owned(), database: None, directory: directory.to_owned(), mark, chain, is_marked: false, position: None };
+        let mut storage =
+            Self { path: path.to_owned(), database: None, directory: directory.to_owned(), mark, chain, is_marked: false, position: None };
         storage.database()?;
         Ok(storage)
     }

@@ -1,8 +1,8 @@
 //! The writer: the one thread that changes the ledger. It takes all waiting requests, applies them to a copy, writes
 //! the changes in one transaction, and answers after the transaction is on disk.
 
-use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::sync::Arc;
+use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::thread;
 use std::time::{Duration, Instant};
 

@@ -59,7 +59,10 @@ fn only_members_send_messages_to_members() {
         // The certificate of a manager alone is that of a server, and opens no connection.
         assert!(send("manager", path).is_err(), "{path}");
     }
-    assert_eq!(Client::new(&urls[0], Some(&Identity::at(&certs.join("localhost"))), PATIENCE).unwrap().lease("a", "x").unwrap_err().code(), Some(Code::Forbidden));
+    assert_eq!(
+        Client::new(&urls[0], Some(&Identity::at(&certs.join("localhost"))), PATIENCE).unwrap().lease("a", "x").unwrap_err().code(),
+        Some(Code::Forbidden)
+    );
     client.renew("a", lease.epoch).unwrap();
     // Two of three members answer.
     let mut members = members;

@@ -8,8 +8,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use openraft::storage::RaftStateMachine;
 use openraft::{
-    AnyError, BasicNode, Entry, EntryPayload, LogId, OptionalSend, RaftSnapshotBuilder, Snapshot, SnapshotMeta, StorageError, StorageIOError,
-    StoredMembership,
+    AnyError, BasicNode, Entry, EntryPayload, LogId, OptionalSend, RaftSnapshotBuilder, Snapshot, SnapshotMeta, StorageError,
+    StorageIOError, StoredMembership,
 };
 use pool::{Generation, Ns, Record, State};
 use serde::{Deserialize, Serialize};
@@ -29,13 +29,17 @@ pub enum Error {
     #[error(transparent)]
     Storage(#[from] storage::Error),
     /// It belongs to a manager alone.
-    #[error("the ledger {path} is that of a manager that is in no group: move it away and run `thermocline pool manager init`, or remove [group]")]
+    #[error(
+        "the ledger {path} is that of a manager that is in no group: move it away and run `thermocline pool manager init`, or remove [group]"
+    )]
     Alone {
         /// The ledger's file.
         path: String,
     },
     /// It is inconsistent, or an entry cannot be applied to it.
-    #[error("the ledger of this member is inconsistent: {0}; move it and the group's log away, and run `thermocline pool manager init --join`")]
+    #[error(
+        "the ledger of this member is inconsistent: {0}; move it and the group's log away, and run `thermocline pool manager init --join`"
+    )]
     Inconsistent(String),
 }
 
@@ -225,14 +229,15 @@ fn ledger(settings: &Settings, position: &Position, stored: Stored, now: Ns) -> 
     build_ledger(&rules.over(settings), stored, now).map_err(Error::Inconsistent)
 }
 
-/// The copy of the ledger that was made or received last.
-type Copied = Arc<Mutex<Option<(SnapshotMeta<u64, BasicNode>, Vec<u8>)>>>;
+/// A copy of the ledger, and up to which entry it is.
+type Copy = (SnapshotMeta<u64, BasicNode>, Vec<u8>);
 
 /// The state machine as the library uses it.
 #[derive(Clone, Debug)]
 pub(crate) struct Machine {
     core: Arc<Mutex<Core>>,
-    copied: Copied,
+    /// The copy that was made or received last.
+    copied: Arc<Mutex<Option<Copy>>>,
 }
 
 impl Machine {
@@ -245,7 +250,7 @@ impl Machine {
         self.core.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn copied(&self) -> MutexGuard<'_, Option<(SnapshotMeta<u64, BasicNode>, Vec<u8>)>> {
+    fn copied(&self) -> MutexGuard<'_, Option<Copy>> {
         self.copied.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -254,7 +259,7 @@ fn failed(error: &Error) -> StorageError<u64> {
     StorageIOError::write_state_machine(AnyError::error(error)).into()
 }
 
-fn snapshot((meta, bytes): (SnapshotMeta<u64, BasicNode>, Vec<u8>)) -> Snapshot<Types> {
+fn snapshot((meta, bytes): Copy) -> Snapshot<Types> {
     Snapshot { meta, snapshot: Box::new(Cursor::new(bytes)) }
 }
 
@@ -284,7 +289,11 @@ impl RaftStateMachine<Types> for Machine {
         I::IntoIter: OptionalSend,
     {
         let mut core = self.core();
-        entries.into_iter().map(|entry| core.apply(entry).map_err(|error| failed(&error))).collect()
+        let mut effects = Vec::new();
+        for entry in entries {
+            effects.push(core.apply(entry).map_err(|error| failed(&error))?);
+        }
+        Ok(effects)
     }
 
     async fn get_snapshot_builder(&mut self) -> Self {
@@ -310,3 +319,6 @@ impl RaftStateMachine<Types> for Machine {
         Ok(self.copied().clone().map(snapshot))
     }
 }
+
+#[cfg(test)]
+mod tests;

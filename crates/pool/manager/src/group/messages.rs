@@ -1,21 +1,14 @@
 //! Messages from the other members. They are no part of the API for hosts and operators, whose certificates are refused here.
 
+use serde::Serialize;
 use serde::de::DeserializeOwned;
-use serde::{Deserialize, Serialize};
 
 use super::Group;
+use super::types::Envelope;
 use crate::api::{Code, ErrorResponse};
 
 /// Longest message, in bytes: the entries of one message as JSON, or a part of a copy of the ledger.
 pub(crate) const MESSAGE_MAX: usize = 16 << 20;
-
-/// A message with its sender and receiver, so that a wrong order of members in a configuration is found.
-#[derive(Debug, Serialize, Deserialize)]
-pub(crate) struct Envelope<T> {
-    pub(crate) from: u64,
-    pub(crate) to: u64,
-    pub(crate) message: T,
-}
 
 /// Kinds of messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,7 +73,8 @@ impl Group {
         let Envelope { from, to, message } = serde_json::from_slice(body).map_err(invalid)?;
         let own = u64::from(self.members.member);
         if to != own || !self.others().any(|other| other == from) {
-            let message = format!("this is member {own} of {}, and got a message from member {from} to member {to}", self.members.members.len());
+            let message =
+                format!("this is member {own} of {}, and got a message from member {from} to member {to}", self.members.members.len());
             return Err(refused(Code::Forbidden, message + "; compare the members in all configurations"));
         }
         Ok(message)

@@ -3,17 +3,16 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use openraft::BasicNode;
 use openraft::error::{InstallSnapshotError, RPCError, RaftError, Unreachable};
 use openraft::network::{Backoff, RPCOption, RaftNetwork, RaftNetworkFactory};
 use openraft::raft::{
     AppendEntriesRequest, AppendEntriesResponse, InstallSnapshotRequest, InstallSnapshotResponse, VoteRequest, VoteResponse,
 };
-use openraft::BasicNode;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use super::messages::Envelope;
-use super::types::Types;
+use super::types::{Envelope, Types};
 use crate::api::ErrorResponse;
 use crate::connection::{Connection, Error, Identity, Method};
 use crate::settings::Members;
@@ -52,7 +51,8 @@ impl Factory {
     /// Asks a member whether it zeroes no slice and knows of this term.
     pub(crate) fn ask_idle(&self, to: u64, term: u64) -> bool {
         let envelope = Envelope { from: self.from, to, message: term };
-        let sent = self.to(to).map(|(connection, _)| connection.send::<bool, ErrorResponse>(Method::POST, "/v1/group/idle", Some(&envelope)));
+        let sent =
+            self.to(to).map(|(connection, _)| connection.send::<bool, ErrorResponse>(Method::POST, "/v1/group/idle", Some(&envelope)));
         matches!(sent, Some(Ok(Ok(true))))
     }
 }

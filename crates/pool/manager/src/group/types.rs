@@ -23,6 +23,14 @@ openraft::declare_raft_types!(
         SnapshotData = Cursor<Vec<u8>>,
 );
 
+/// A message with its sender and receiver, so that a wrong order of members in a configuration is found.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Envelope<T> {
+    pub(crate) from: u64,
+    pub(crate) to: u64,
+    pub(crate) message: T,
+}
+
 /// Whether an entry had an effect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Effect(pub(crate) bool);

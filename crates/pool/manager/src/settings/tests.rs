@@ -75,5 +75,8 @@ fn a_group_has_three_or_five_members_and_devices_alone() {
     check(&format!("{GOOD}\n[group]\n{three}\nmember = 1"), &["slices that are files", "remove [group]"]);
     check(&group(&format!("{three}\nmember = 4")), &["there is no member 4 of 3"]);
     check(&group("members = [\"https://p1:1\", \"https://p2:1\"]\nmember = 1"), &["2 members", "3 or 5"]);
-    check(&group("members = [\"p1:1\", \"https://a:1\", \"https://a:1\"]\nmember = 1"), &["\"p1:1\" is not the URL", "twice", "could then act"]);
+    check(
+        &group("members = [\"p1:1\", \"https://a:1\", \"https://a:1\"]\nmember = 1"),
+        &["\"p1:1\" is not the URL", "twice", "could then act"],
+    );
 }
