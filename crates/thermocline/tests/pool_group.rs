@@ -398,6 +398,58 @@ fn slices_of_an_earlier_leader_wait_for_it() {
 }
 
 #[test]
+#[ignore = "a minute; make test-pool-group"]
+fn a_member_that_lacks_removed_entries_gets_a_copy_of_the_ledger() {
+    let mut group = Group::start();
+    let member = (group.settled() + 1) % 3;
+    let client = group.client(PATIENCE);
+    group.kill(member);
+    let mut epoch = 0;
+    // More entries than the log keeps.
+    for number in 0..6000 {
+        epoch = client.lease("a", &format!("run {number}")).unwrap().epoch;
+    }
+    group.spawn(member);
+    let leader = group.settled();
+    let other = 3 - leader - member;
+    assert_ne!(leader, member);
+    // The one that has the copy is needed for a majority, and leads in its turn.
+    group.kill(leader);
+    client.renew("a", epoch).unwrap();
+    group.spawn(leader);
+    group.settled();
+    group.kill(other);
+    client.renew("a", epoch).unwrap();
+    assert!(client.lease("a", "after").unwrap().epoch > epoch);
+}
+
+#[test]
+fn a_member_of_an_earlier_group_is_not_heard() {
+    let mut group = Group::start();
+    let client = group.client(PATIENCE);
+    let old = client.lease("a", "before").unwrap();
+    for number in 0..20 {
+        client.lease("c", &format!("more entries {number}")).unwrap();
+    }
+    group.settled();
+    (0..3).for_each(|member| group.kill(member));
+    let refused = group.command(0, &["recover"]);
+    assert!(!refused.status.success() && String::from_utf8_lossy(&refused.stderr).contains("--hosts-are-off"), "{refused:?}");
+    // The third member is forgotten: its log is longer, and it must not lead the new group.
+    for member in 0..2 {
+        let made = group.command(member, &["recover", "--hosts-are-off"]);
+        assert!(made.status.success(), "{made:?}");
+    }
+    (0..3).for_each(|member| group.spawn(member));
+    let new = client.lease("a", "after").unwrap();
+    assert!(new.epoch > old.epoch, "leases of the earlier group are void");
+    thread::sleep(Duration::from_secs(3));
+    client.renew("a", new.epoch).unwrap();
+    assert_ne!(group.status(0).unwrap().leader, Some(3));
+    assert_eq!(group.status(2).and_then(|status| status.leader), None, "it follows no leader");
+}
+
+#[test]
 fn a_member_without_its_files_is_refused_and_joins_again() {
     let mut group = Group::start();
     let member = (group.settled() + 1) % 3;

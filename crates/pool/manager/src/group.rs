@@ -127,8 +127,8 @@ impl Drop for Running {
 /// [`enum@Error`]
 pub(crate) fn start(settings: &Settings, members: &Members, core: Core) -> Result<(Group, Running), Error> {
     let identity = settings.tls.as_ref().map(|tls| Identity { ca: tls.client_ca.clone(), cert: tls.cert.clone(), key: tls.key.clone() });
-    let factory = Factory::new(members.clone(), identity)?;
     let log = Log::open(&settings.group_log())?;
+    let factory = Factory::new(members, identity.as_ref(), log.clone())?;
     log.check_follows(core.applied())?;
     let core = Arc::new(Mutex::new(core));
     let runtime =
@@ -142,9 +142,9 @@ pub(crate) fn start(settings: &Settings, members: &Members, core: Core) -> Resul
         let machine = Machine::new(Arc::clone(&core));
         let raft = Raft::<Types>::new(member, config, factory.clone(), log.clone(), machine).await.map_err(|error| library(&error))?;
         raft.runtime_config().elect(!joining);
-        if is_new && !joining {
+        // Only the member that has drawn the identity of the group begins it; the others get it by its messages.
+        if is_new && !joining && log.group().is_some() {
             let all = (1..).zip(&members.members).map(|(member, url)| (member, BasicNode::new(url)));
-            // Another member may have done so in the meantime, with the same members.
             if let Err(error) = raft.initialize(all.collect::<std::collections::BTreeMap<u64, BasicNode>>()).await {
                 ::log::info!("the group exists: {error}");
             }

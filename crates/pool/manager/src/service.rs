@@ -10,6 +10,7 @@ use pool::{Kept, Ns, Slices};
 use units::Bytes;
 
 use crate::audit::Audit;
+use crate::chain::Hash;
 use crate::files::{self, Files};
 use crate::group::machine::Core;
 use crate::group::{self, Running};
@@ -114,7 +115,9 @@ pub fn init_member(settings: &Settings, joining: bool) -> Result<InitSummary, Er
     }
     // The mark of a ledger that is gone.
     let _ = std::fs::remove_file(settings.pool_dir.join(mark::NAME));
-    group::log::Log::create(&settings.group_log(), joining).map_err(group::Error::from)?;
+    let is_first = settings.group.as_ref().is_some_and(|group| group.member == 1);
+    let identity = if is_first && !joining { Some(Hash::random().ok_or(storage::Error::Random)?) } else { None };
+    group::log::Log::create(&settings.group_log(), joining, identity).map_err(group::Error::from)?;
     Ok(InitSummary { slices: settings.slices(), files: 0, capacity_bytes: settings.capacity() })
 }
 

@@ -3,7 +3,7 @@
 use std::fmt::Debug;
 use std::ops::{Bound, RangeBounds};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use openraft::storage::{LogFlushed, RaftLogStorage};
 use openraft::{AnyError, Entry, LogId, LogState, OptionalSend, RaftLogReader, StorageError, StorageIOError, Vote};
@@ -21,7 +21,7 @@ const READ_BYTES: usize = 2 << 20;
 
 /// Entries by index: the hash of the entry, and the entry as JSON.
 const ENTRIES: TableDefinition<'_, u64, &[u8]> = TableDefinition::new("entries");
-/// The vote, the last entry that was removed from the front, and whether the member joins.
+/// The vote, the last entry that was removed from the front, whether the member joins, and the identity of the group.
 const STATE: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("state");
 
 /// What to do about a log that cannot be used.
@@ -61,16 +61,18 @@ pub enum Error {
 pub(crate) struct Log {
     path: PathBuf,
     database: Arc<Database>,
+    group: Arc<OnceLock<Hash>>,
 }
 
 type Read<T> = Result<T, Error>;
 
 impl Log {
-    /// Creates the file. With `joining`, its member has no vote until it has what the others have.
+    /// Creates the file. With `joining`, its member has no vote until it has what the others have. `group` is the identity of a new group;
+    /// without it, the member has that of the first message that it gets.
     ///
     /// # Errors
     /// [`enum@Error`]
-    pub(crate) fn create(path: &Path, joining: bool) -> Result<(), Error> {
+    pub(crate) fn create(path: &Path, joining: bool, group: Option<Hash>) -> Result<(), Error> {
         if path.exists() {
             return Err(Error::Exists { path: path.to_owned() });
         }
@@ -80,7 +82,8 @@ impl Log {
         let log = Self::at(&draft)?;
         log.write(|transaction| {
             transaction.open_table(ENTRIES)?;
-            put(transaction, "joining", &joining)
+            put(transaction, "joining", &joining)?;
+            group.map_or(Ok(()), |group| put(transaction, "group", &group))
         })?;
         drop(log);
         std::fs::rename(&draft, path).map_err(|error| unusable(path, &error))
@@ -105,6 +108,9 @@ impl Log {
         while let Some(last) = log.entries(next..)?.last() {
             next = last.log_id.index + 1;
         }
+        if let Some(group) = log.get("group")? {
+            let _ = log.group.set(group);
+        }
         Ok(log)
     }
 
@@ -113,7 +119,7 @@ impl Log {
         // The store's library panics on some damaged files.
         let opened = std::panic::catch_unwind(open).map_err(|_| unusable(path, &"it is damaged"))?;
         let database = Arc::new(opened.map_err(|error| unusable(path, &error))?);
-        Ok(Self { path: path.to_owned(), database })
+        Ok(Self { path: path.to_owned(), database, group: Arc::default() })
     }
 
     /// Refuses a log that ends before the entry that the ledger has applied, because entries and perhaps a vote are lost, and one that
@@ -134,6 +140,19 @@ impl Log {
     pub(crate) fn is_empty(&self) -> Result<bool, Error> {
         let vote: Option<Vote<u64>> = self.get("vote")?;
         Ok(vote.is_none() && self.state()?.last_log_id.is_none())
+    }
+
+    /// The identity of the group, if it is known.
+    pub(crate) fn group(&self) -> Option<Hash> {
+        self.group.get().copied()
+    }
+
+    /// Whether this is the identity of the group. The first one that is asked for becomes it.
+    pub(crate) fn is_of(&self, group: Hash) -> Result<bool, Error> {
+        if self.group.get().is_none() {
+            self.write(|transaction| put(transaction, "group", &group))?;
+        }
+        Ok(*self.group.get_or_init(|| group) == group)
     }
 
     /// Whether the member has no vote yet.

@@ -70,12 +70,22 @@ impl Group {
 
     fn open<T: DeserializeOwned>(&self, body: &[u8]) -> Result<T, ErrorResponse> {
         let invalid = |error| refused(Code::BadRequest, format!("invalid message of a member: {error}"));
-        let Envelope { from, to, message } = serde_json::from_slice(body).map_err(invalid)?;
+        let Envelope { group, from, to, message } = serde_json::from_slice(body).map_err(invalid)?;
         let own = u64::from(self.members.member);
         if to != own || !self.others().any(|other| other == from) {
             let message =
                 format!("this is member {own} of {}, and got a message from member {from} to member {to}", self.members.members.len());
             return Err(refused(Code::Forbidden, message + "; compare the members in all configurations"));
+        }
+        let unusable = |error: super::log::Error| refused(Code::Ledger, error.to_string());
+        let is_ours = group.map_or(Ok(false), |group| self.log.is_of(group)).map_err(unusable)?;
+        if !is_ours {
+            let message =
+                format!("member {from} belongs to another group than member {own}: `pool manager recover` was run on one of them");
+            return Err(refused(
+                Code::Forbidden,
+                message + " alone; run it on each, or `pool manager init --join` on the one that lacks entries",
+            ));
         }
         Ok(message)
     }

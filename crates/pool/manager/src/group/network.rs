@@ -12,6 +12,7 @@ use openraft::raft::{
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+use super::log::Log;
 use super::types::{Envelope, Types};
 use crate::api::ErrorResponse;
 use crate::connection::{Connection, Error, Identity, Method};
@@ -28,6 +29,7 @@ const AGAIN_AFTER: Duration = Duration::from_millis(100);
 #[derive(Clone, Debug)]
 pub(crate) struct Factory {
     from: u64,
+    log: Log,
     /// By member: for messages, and for copies.
     connections: Arc<[(Connection, Connection)]>,
 }
@@ -37,11 +39,11 @@ impl Factory {
     ///
     /// # Errors
     /// A URL or a certificate cannot be used.
-    pub(crate) fn new(members: Members, identity: Option<Identity>) -> Result<Self, Error> {
-        let identity = |url: &str| identity.as_ref().filter(|_| url.starts_with("https://"));
+    pub(crate) fn new(members: &Members, identity: Option<&Identity>, log: Log) -> Result<Self, Error> {
+        let identity = |url: &str| identity.filter(|_| url.starts_with("https://"));
         let connect = |url: &String, limit| Connection::new("member of the group", url, identity(url), limit);
         let connections = members.members.iter().map(|url| Ok((connect(url, MESSAGE_LIMIT)?, connect(url, COPY_LIMIT)?)));
-        Ok(Self { from: u64::from(members.member), connections: connections.collect::<Result<_, Error>>()? })
+        Ok(Self { from: u64::from(members.member), log, connections: connections.collect::<Result<_, Error>>()? })
     }
 
     fn to(&self, to: u64) -> Option<&(Connection, Connection)> {
@@ -50,7 +52,7 @@ impl Factory {
 
     /// Asks a member whether it zeroes no slice and knows of this term.
     pub(crate) fn ask_idle(&self, to: u64, term: u64) -> bool {
-        let envelope = Envelope { from: self.from, to, message: term };
+        let envelope = Envelope { group: self.log.group(), from: self.from, to, message: term };
         let sent =
             self.to(to).map(|(connection, _)| connection.send::<bool, ErrorResponse>(Method::POST, "/v1/group/idle", Some(&envelope)));
         matches!(sent, Some(Ok(Ok(true))))
@@ -61,7 +63,7 @@ impl RaftNetworkFactory<Types> for Factory {
     type Network = Network;
 
     async fn new_client(&mut self, target: u64, _node: &BasicNode) -> Network {
-        Network { from: self.from, to: target, connections: self.to(target).cloned() }
+        Network { from: self.from, log: self.log.clone(), to: target, connections: self.to(target).cloned() }
     }
 }
 
@@ -69,6 +71,7 @@ impl RaftNetworkFactory<Types> for Factory {
 #[derive(Clone, Debug)]
 pub(crate) struct Network {
     from: u64,
+    log: Log,
     to: u64,
     connections: Option<(Connection, Connection)>,
 }
@@ -85,7 +88,7 @@ impl Network {
         let unreachable = |error: String| RPCError::Unreachable(Unreachable::new(&std::io::Error::other(error)));
         let (messages, copies) = self.connections.clone().ok_or_else(|| unreachable(format!("there is no member {}", self.to)))?;
         let connection = if is_copy { copies } else { messages };
-        let envelope = Envelope { from: self.from, to: self.to, message };
+        let envelope = Envelope { group: self.log.group(), from: self.from, to: self.to, message };
         let send = move || connection.send::<Result<T, RaftError<u64, E>>, ErrorResponse>(Method::POST, path, Some(&envelope));
         let sent = tokio::task::spawn_blocking(send).await.map_err(|error| unreachable(error.to_string()))?;
         match sent.map_err(|error| unreachable(error.to_string()))? {

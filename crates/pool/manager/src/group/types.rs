@@ -23,9 +23,10 @@ openraft::declare_raft_types!(
         SnapshotData = Cursor<Vec<u8>>,
 );
 
-/// A message with its sender and receiver, so that a wrong order of members in a configuration is found.
+/// A message with its group, sender and receiver, so that members of an earlier group and a wrong order of members are found.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Envelope<T> {
+    pub(crate) group: Option<Hash>,
     pub(crate) from: u64,
     pub(crate) to: u64,
     pub(crate) message: T,
