@@ -311,6 +311,7 @@ impl RaftStateMachine<Types> for Machine {
     ) -> Result<(), StorageError<u64>> {
         let bytes = snapshot.into_inner();
         self.core().replace(&bytes).map_err(|error| failed(&error))?;
+        log::info!("this member got a copy of the ledger, up to entry {}", meta.last_log_id.map_or(0, |id| id.index));
         *self.copied() = Some((meta.clone(), bytes));
         Ok(())
     }
