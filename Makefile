@@ -121,6 +121,11 @@ test-learn: toolchain venv-learn ## the pool's predictions: trained, written as 
 test-pool-faults: toolchain ## the pool manager killed fifty times under load, and a full disk under its ledger (as root); a minute
 	cargo test --locked -p thermocline-manager --test faults -- --include-ignored --nocapture --test-threads 1
 
+.PHONY: test-pool-group
+test-pool-group: toolchain ## a group of three pool managers whose leader is killed fifty times, stopped and emptied; 6 minutes; target/pool-group/result.json
+	mkdir -p target/pool-group
+	POOL_GROUP_RESULT=$(CURDIR)/target/pool-group/result.json cargo test --locked -p thermocline --test pool_group -- --include-ignored --nocapture --test-threads 1
+
 .PHONY: test-ledger-lies
 test-ledger-lies: toolchain ## the pool manager with lost, restored, copied and damaged ledgers, 1,212 of them with a bit flipped; 2 minutes; target/ledger-lies/result.json
 	mkdir -p target/ledger-lies

@@ -126,7 +126,7 @@ const EXAMPLES: &[&str] = &[
     "thermocline pool scheduler restore host-1",
     "thermocline pool scheduler status",
     "thermocline pool scheduler replay scheduler.log --strategy best_fit",
-    "thermocline pool certificates --host host-1 certificates",
+    "thermocline pool certificates --host host-1 --member pool-1 --member pool-2 --member pool-3 certificates",
     "thermocline pool status",
     "thermocline pool emc failed 0",
     "thermocline pool emc repaired 0",

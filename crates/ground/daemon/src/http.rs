@@ -94,6 +94,12 @@ pub trait Service<Peer>: Send + Sync + 'static {
     /// The answer that refuses the request.
     fn route(&self, peer: &Peer, head: &Parts) -> Result<Self::Route, Answer>;
 
+    /// The longest body of a request with this route, in bytes, if it is not [`Limits::body_bytes`].
+    fn body_bytes(&self, route: &Self::Route) -> Option<usize> {
+        let _ = route;
+        None
+    }
+
     /// Answers a request.
     fn answer(&self, route: Self::Route, head: Parts, body: Bytes) -> impl Future<Output = Answer> + Send;
 

@@ -34,7 +34,7 @@ use crate::{accesses, free_memory, guest_file, host, monitor};
     /// The pool manager.
     pub(crate) struct ManagerTable = "manager", Always {
         url: String = Unit::Url, required "https://pool-1:7443",
-            "The URL of the manager.";
+            "The URL of the manager, or those of the members of its group, with commas between them.";
         identity: Option<PathBuf> = Unit::RelativePath, "",
             "The host's certificate: the path without its extension of a certificate (`.pem`) and its key (`.key`), with `ca.pem` in the same directory. Required for a URL of HTTPS.";
     }

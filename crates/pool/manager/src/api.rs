@@ -179,6 +179,9 @@ pub enum Code {
     TooLong,
     /// 503: too many requests at once, or the manager is stopping. Repeat the request.
     Busy,
+    /// 503: this member of the group of managers is not the leader, or has lost its majority. Repeat the request at the leader, which the
+    /// message names if it is known. After a loss of the majority, the request may have been applied.
+    NotLeader,
     /// 503: the ledger cannot be written. No slice changes its owner until it can.
     Ledger,
     /// 507: not enough free slices.
@@ -198,7 +201,7 @@ impl Code {
             Self::MethodNotAllowed => 405,
             Self::Fenced | Self::Stale | Self::Conflict | Self::Over => 409,
             Self::TooLong => 413,
-            Self::Busy | Self::Ledger => 503,
+            Self::Busy | Self::NotLeader | Self::Ledger => 503,
             Self::Short | Self::LedgerFull => 507,
         }
     }
@@ -251,6 +254,44 @@ pub struct PoolStatus {
     pub hosts: Vec<HostStatus>,
     /// Slices that are overdue.
     pub stuck: Vec<StuckSlice>,
+    /// The group of managers, as the member that answers knows it; absent for a manager alone. A member that does not lead may lack the
+    /// last changes, and does not know of the last renewals of leases.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub group: Option<GroupStatus>,
+}
+
+/// Status of a group of managers.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct GroupStatus {
+    /// Number of the member that answers.
+    pub member: u64,
+    /// Number of the leader; `null` if none is known.
+    pub leader: Option<u64>,
+    /// Term of the leader, or of the last election.
+    pub term: u64,
+    /// Number of the last entry in this member's log.
+    pub last_entry: u64,
+    /// Number of the last entry that its ledger has.
+    pub applied_entry: u64,
+    /// How often the leader has changed since this member started.
+    pub leader_changes: u64,
+    /// Whether this member has no vote, because its files are new and it has not yet all entries.
+    pub joining: bool,
+    /// All members.
+    pub members: Vec<GroupMember>,
+}
+
+/// A member of a group of managers.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct GroupMember {
+    /// Its number, from 1.
+    pub member: u64,
+    /// Its URL.
+    pub url: String,
+    /// Whether it is the leader.
+    pub is_leader: bool,
+    /// Entries that the leader's log has and its own lacks; `null` if the member that answers does not lead.
+    pub lag_entries: Option<u64>,
 }
 
 /// An external memory controller.

@@ -33,6 +33,8 @@ pub struct Plan {
     pub hosts: Vec<String>,
     /// Names of operators.
     pub operators: Vec<String>,
+    /// Names of the members of a group of managers, as in their URLs.
+    pub members: Vec<String>,
     /// Validity of the certificates in days; the authority is valid for ten years.
     pub days: u32,
 }
@@ -69,13 +71,22 @@ fn check(plan: &Plan) -> Result<(), String> {
             return Err(format!("a host or operator cannot have the name {name:?}; use letters, digits, dots and dashes, such as host-a"));
         }
     }
+    let clients = || plan.hosts.iter().chain(&plan.operators);
+    for name in &plan.members {
+        if RESERVED.contains(&name.to_lowercase().as_str()) || name.contains('*') || DnsName::try_from(name.as_str()).is_err() {
+            return Err(format!("a member of a group cannot have the name {name:?}; use that in its URL, such as pool-1"));
+        }
+        if clients().any(|client| client.eq_ignore_ascii_case(name)) {
+            return Err(format!("{name:?} is a member and a host or operator, who could act as a member: choose two names"));
+        }
+    }
     match plan.hosts.iter().find(|host| plan.operators.iter().any(|operator| operator.eq_ignore_ascii_case(host))) {
         Some(both) => Err(format!("{both:?} is a host and an operator; its host could act as an operator: choose two names")),
         None => Ok(()),
     }
 }
 
-/// Creates missing files in `directory`: for `ca`, `manager`, and each host and operator, `NAME.pem` and `NAME.key`.
+/// Creates missing files in `directory`: for `ca`, `manager`, and each host, operator and member of a group, `NAME.pem` and `NAME.key`.
 /// Existing files are not changed, so that hosts can be added later.
 ///
 /// # Errors
@@ -99,8 +110,12 @@ pub fn create(directory: &Path, plan: &Plan) -> Result<Vec<Files>, Error> {
     created.push(ca.files(kept));
     let issuer = Issuer::from_params(&authority, &key);
     let others = plan.hosts.iter().chain(&plan.operators);
-    let clients = others.map(|name| (name.as_str(), std::slice::from_ref(name), ExtendedKeyUsagePurpose::ClientAuth));
-    for (name, names, usage) in std::iter::once(("manager", plan.servers.as_slice(), ExtendedKeyUsagePurpose::ServerAuth)).chain(clients) {
+    let clients = others.map(|name| (name.as_str(), std::slice::from_ref(name), vec![ExtendedKeyUsagePurpose::ClientAuth]));
+    // A member is a client of the others. The manager's certificate is that of a server alone, and cannot act as a member.
+    let both = vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
+    let members = plan.members.iter().map(|name| (name.as_str(), std::slice::from_ref(name), both.clone()));
+    let manager = std::iter::once(("manager", plan.servers.as_slice(), vec![ExtendedKeyUsagePurpose::ServerAuth]));
+    for (name, names, usage) in manager.chain(members).chain(clients) {
         let pair = Pair::of(directory, name);
         let kept = pair.exists();
         if !kept {
@@ -123,11 +138,11 @@ fn authority() -> CertificateParams {
     params
 }
 
-fn leaf(name: &str, names: &[String], usage: ExtendedKeyUsagePurpose, days: u32) -> Result<CertificateParams, rcgen::Error> {
+fn leaf(name: &str, names: &[String], usages: Vec<ExtendedKeyUsagePurpose>, days: u32) -> Result<CertificateParams, rcgen::Error> {
     let mut params = CertificateParams::new(names)?;
     params.distinguished_name.push(DnType::CommonName, name);
     params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
-    params.extended_key_usages = vec![usage];
+    params.extended_key_usages = usages;
     params.use_authority_key_identifier_extension = true;
     set_validity(&mut params, days);
     Ok(params)

@@ -35,6 +35,12 @@ impl Hash {
         Self(hash)
     }
 
+    /// A random identity; `None` if the system gives no random numbers.
+    pub(crate) fn random() -> Option<Self> {
+        let mut random = [0; 16];
+        aws_lc_rs::rand::fill(&mut random).ok().map(|()| Self(random))
+    }
+
     /// The hash of a row.
     pub(crate) fn row(table: &str, key: &[u8], value: &[u8]) -> Self {
         Self::of(&[table.as_bytes(), key, value])

@@ -120,6 +120,20 @@ impl Ledger {
         self
     }
 
+    /// When the leases expire, by host.
+    pub(crate) fn leases_until(&self) -> &[Ns] {
+        &self.until
+    }
+
+    /// This ledger with leases that expire at these times, by host.
+    #[must_use]
+    pub(crate) fn with_leases_until(mut self, until: &[Ns]) -> Self {
+        if until.len() == self.until.len() {
+            self.until.copy_from_slice(until);
+        }
+        self
+    }
+
     /// The pool's state machine.
     #[must_use]
     pub fn pool(&self) -> &Pool {

@@ -13,7 +13,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::{Registry, Unit};
 
-use crate::api::{Code, ErrorResponse, PoolStatus};
+use crate::api::{Code, ErrorResponse, GroupStatus, PoolStatus};
 use crate::ledger::{Outcome, Request};
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
@@ -31,6 +31,11 @@ struct StateLabels {
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
 struct HostLabels {
     host: String,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct MemberLabels {
+    member: u64,
 }
 
 type SecondsGauge = Gauge<f64, AtomicU64>;
@@ -144,6 +149,9 @@ fn register_state(registry: &mut Registry, status: &PoolStatus) {
         gauge.set(value);
         registry.register(name, help, gauge);
     }
+    if let Some(group) = &status.group {
+        register_group(registry, group);
+    }
     let (left, of) = (Family::<HostLabels, SecondsGauge>::default(), Family::<HostLabels, Gauge>::default());
     for host in &status.hosts {
         let labels = HostLabels { host: host.host.clone() };
@@ -152,6 +160,32 @@ fn register_state(registry: &mut Registry, status: &PoolStatus) {
     }
     registry.register_with_unit("host_lease_left", "Time until the host's lease expires; 0 without a lease", Unit::Seconds, left);
     registry.register("host_slices", "Slices that the host may access", of);
+}
+
+/// Registers gauges of a group of managers, as this member knows it.
+fn register_group(registry: &mut Registry, group: &GroupStatus) {
+    let number = |value: u64| i64::try_from(value).unwrap_or(i64::MAX);
+    let leads = group.leader == Some(group.member);
+    for (name, help, value) in [
+        ("group_leader", "1 while this member of the group leads", i64::from(leads)),
+        ("group_leader_known", "1 while this member knows a leader", i64::from(group.leader.is_some())),
+        ("group_term", "Term of the group's leader, or of the last election", number(group.term)),
+        ("group_applied_entry", "Number of the last entry that this member's ledger has", number(group.applied_entry)),
+    ] {
+        let gauge = Gauge::<i64>::default();
+        gauge.set(value);
+        registry.register(name, help, gauge);
+    }
+    let changes = Counter::<u64>::default();
+    changes.inc_by(group.leader_changes);
+    registry.register("group_leader_changes", "Elections that gave the group another leader, since this member started", changes);
+    let lag = Family::<MemberLabels, Gauge>::default();
+    for of in &group.members {
+        if let Some(entries) = of.lag_entries {
+            lag.get_or_create(&MemberLabels { member: of.member }).set(number(entries));
+        }
+    }
+    registry.register("group_lag_entries", "Entries that the leader has and the member lacks; only from the leader", lag);
 }
 
 /// The JSON name of an error code.
@@ -167,6 +201,7 @@ fn label(code: Code) -> &'static str {
         Code::Over => "over",
         Code::TooLong => "too_long",
         Code::Busy => "busy",
+        Code::NotLeader => "not_leader",
         Code::Ledger => "ledger",
         Code::Short => "short",
         Code::LedgerFull => "ledger_full",

@@ -14,7 +14,7 @@ use units::Slices;
 use crate::files::Files;
 use crate::ledger::{Host, Ledger};
 use crate::mark::MarkFile;
-use crate::service::{Error, files_of, system};
+use crate::service::{Error, files_of, init_member, system};
 use crate::settings::Settings;
 use crate::storage::Storage;
 use crate::writer::Clock;
@@ -46,6 +46,9 @@ pub fn recover(settings: &Settings, dry_run: bool, hosts_are_off: bool) -> Resul
                    all hosts off, or remove their access to the devices, and say so by --hosts-are-off";
         return Err(Error::Mismatch { path: settings.pool_dir.display().to_string(), why: why.to_owned() });
     }
+    if settings.group.is_some() {
+        return recover_member(settings, dry_run);
+    }
     let files = files_of(settings);
     if dry_run {
         let _alone = MarkFile::open(&settings.pool_dir).map_err(crate::storage::Error::from)?;
@@ -65,6 +68,26 @@ pub fn recover(settings: &Settings, dry_run: bool, hosts_are_off: bool) -> Resul
         summary.old_ledger = Some(old);
     }
     std::fs::rename(&new, &settings.ledger).map_err(system(&format!("rename {}", new.display())))?;
+    Ok(summary)
+}
+
+/// Makes a member of a new group of this one. No host is left that uses a slice: in the new group every slice is zeroed first.
+fn recover_member(settings: &Settings, dry_run: bool) -> Result<RecoverySummary, Error> {
+    let mut summary = RecoverySummary { slices: settings.slices(), dry_run, ..RecoverySummary::default() };
+    if dry_run {
+        return Ok(summary);
+    }
+    let alone = settings.pool_dir.exists().then(|| MarkFile::open(&settings.pool_dir)).transpose();
+    drop(alone.map_err(crate::storage::Error::from)?);
+    let unix = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+    for file in [&settings.group_log(), &settings.ledger] {
+        if file.exists() {
+            let old = file.with_added_extension(format!("before-recovery-{unix}"));
+            std::fs::rename(file, &old).map_err(system(&format!("rename {}", file.display())))?;
+            summary.old_ledger = Some(old);
+        }
+    }
+    init_member(settings, false)?;
     Ok(summary)
 }
 

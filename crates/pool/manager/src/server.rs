@@ -10,10 +10,12 @@ use hyper::body::Bytes;
 use hyper::http::request::Parts;
 use serde::Serialize;
 
-use crate::api::{Code, Empty, ErrorResponse};
+use crate::api::{Code, Empty, ErrorResponse, PoolStatus};
+use crate::group::{self, Group, Message};
 use crate::ledger;
 use crate::openapi;
 use crate::routes::{self, Access, Match, Operation};
+use crate::settings::host_of;
 use crate::tls::{Loopback, Peer, Tls};
 use crate::writer::{self, Handle};
 
@@ -49,10 +51,12 @@ pub(crate) fn serve(listener: TcpListener, tls: Option<Arc<rustls::ServerConfig>
     }
 }
 
-/// A request that its client may make, and the client's name.
-struct Admitted {
-    found: Match,
-    who: String,
+/// A request that its client may make, and who that is.
+enum Admitted {
+    /// By a host or an operator.
+    Client { found: Match, who: String },
+    /// By another member of the group.
+    Member(Group, Message),
 }
 
 struct Api {
@@ -65,16 +69,29 @@ impl Service<Peer> for Api {
     type Route = Admitted;
 
     fn route(&self, peer: &Peer, head: &Parts) -> Result<Admitted, Answer> {
-        let found = routes::find(head.method.as_str(), head.uri.path()).map_err(|refused| refuse(&refused))?;
+        let path = head.uri.path();
+        if let Some((group, message)) = self.handle.group.as_ref().zip(group::find(head.method.as_str(), path)) {
+            if group.urls().iter().filter_map(|url| host_of(url)).any(|name| peer.is(name)) {
+                return Ok(Admitted::Member(group.clone(), message));
+            }
+            let message = "this certificate is not for a member of the group; see members in the configuration".to_owned();
+            return Err(refuse(&ErrorResponse { error: Code::Forbidden, message }));
+        }
+        let found = routes::find(head.method.as_str(), path).map_err(|refused| refuse(&refused))?;
         let who = authorize(peer, &self.rights, &found).map_err(|refused| refuse(&refused))?;
-        Ok(Admitted { found, who })
+        Ok(Admitted::Client { found, who })
+    }
+
+    fn body_bytes(&self, route: &Admitted) -> Option<usize> {
+        matches!(route, Admitted::Member(..)).then_some(group::MESSAGE_MAX)
     }
 
     async fn answer(&self, route: Admitted, head: Parts, body: Bytes) -> Answer {
-        match self.apply(&route, &head, &body).await {
-            Ok(answer) => answer,
-            Err(refused) => refuse(&refused),
-        }
+        let answer = match &route {
+            Admitted::Client { found, who } => self.apply(found, who, &head, &body).await,
+            Admitted::Member(group, message) => group.answer(*message, &body).await.map(|body| Answer::new(200, JSON, body)),
+        };
+        answer.unwrap_or_else(|refused| refuse(&refused))
     }
 
     fn reject(&self, rejection: Rejection) -> Answer {
@@ -84,9 +101,9 @@ impl Service<Peer> for Api {
 }
 
 impl Api {
-    async fn apply(&self, Admitted { found: route, who }: &Admitted, head: &Parts, body: &[u8]) -> Result<Answer, ErrorResponse> {
+    async fn apply(&self, route: &Match, who: &str, head: &Parts, body: &[u8]) -> Result<Answer, ErrorResponse> {
         let Some(request) = route.request(head.uri.query().unwrap_or(""), body)? else {
-            return self.read(route.route.operation);
+            return self.read(route.route.operation).await;
         };
         let outcome = self.handle.submit_as(who, request)?.await.unwrap_or_else(|_| Err(writer::stopping()))?;
         Ok(match outcome {
@@ -99,9 +116,15 @@ impl Api {
     }
 
     /// Answers from the published state, without waiting for the writer.
-    fn read(&self, operation: Operation) -> Result<Answer, ErrorResponse> {
+    async fn read(&self, operation: Operation) -> Result<Answer, ErrorResponse> {
+        if let (Some(group), Operation::Slices | Operation::Permissions) = (&self.handle.group, operation) {
+            group.confirm().await?;
+        }
         let published = self.handle.published();
-        let status = || published.ledger.status(self.handle.clock.now(), published.error.clone());
+        let status = || PoolStatus {
+            group: self.handle.group.as_ref().map(Group::status),
+            ..published.ledger.status(self.handle.clock.now(), published.error.clone())
+        };
         Ok(match operation {
             Operation::Slices => json(200, &published.ledger.slice_list()),
             Operation::Permissions => json(200, &published.ledger.permissions()),

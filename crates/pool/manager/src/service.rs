@@ -1,23 +1,30 @@
 //! Start and stop of a manager.
 
 use std::net::{SocketAddr, TcpListener};
+use std::sync::Arc;
 use std::sync::mpsc::{Sender, SyncSender, channel, sync_channel};
 use std::thread::JoinHandle;
 
 use daemon::http::Server;
-use pool::{Broken, Kept, Ns, Pool, Slices};
+use pool::{Kept, Ns, Slices};
 use units::Bytes;
 
 use crate::audit::Audit;
+use crate::chain::Hash;
 use crate::files::{self, Files};
-use crate::ledger::{Host, Ledger};
-use crate::maintenance;
+use crate::group::machine::Core;
+use crate::group::{self, Running};
+use crate::ledger::Ledger;
+use crate::mark;
 pub use crate::recover::{RecoverySummary, recover};
+use crate::restore::build_ledger;
 use crate::server::{self, Rights};
+use crate::settings::Members;
 use crate::settings::Settings;
 use crate::storage::{self, Storage, Stored};
-use crate::tls;
+use crate::tls::{self, ServerConfig};
 use crate::writer::{self, Clock, Handle, Wake};
+use crate::{leader, maintenance, scrubber};
 
 /// Why a manager cannot start.
 #[derive(Debug, thiserror::Error)]
@@ -25,6 +32,9 @@ pub enum Error {
     /// The ledger's file cannot be used.
     #[error(transparent)]
     Ledger(#[from] storage::Error),
+    /// This member of a group cannot start.
+    #[error(transparent)]
+    Group(#[from] group::Error),
     /// The slices' files cannot be used.
     #[error(transparent)]
     Files(#[from] files::Error),
@@ -91,29 +101,29 @@ pub fn init(settings: &Settings, overcommit: bool) -> Result<InitSummary, Error>
     Ok(InitSummary { slices: settings.slices(), files: created, capacity_bytes: settings.capacity() })
 }
 
+/// Creates the files of a member of a group: an empty ledger, and its part of the log. With `joining`, the group exists, and the member
+/// gets everything from the others.
+///
+/// # Errors
+/// [`enum@Error`]: among others, the member has files.
+pub fn init_member(settings: &Settings, joining: bool) -> Result<InitSummary, Error> {
+    if settings.ledger.exists() {
+        return Err(group::Error::from(group::log::Error::Exists { path: settings.ledger.clone() }).into());
+    }
+    for directory in [settings.ledger.parent(), Some(settings.pool_dir.as_path())].into_iter().flatten() {
+        std::fs::create_dir_all(directory).map_err(system(&format!("create {}", directory.display())))?;
+    }
+    // The mark of a ledger that is gone.
+    let _ = std::fs::remove_file(settings.pool_dir.join(mark::NAME));
+    let is_first = settings.group.as_ref().is_some_and(|group| group.member == 1);
+    let identity = if is_first && !joining { Some(Hash::random().ok_or(storage::Error::Random)?) } else { None };
+    group::log::Log::create(&settings.group_log(), joining, identity).map_err(group::Error::from)?;
+    Ok(InitSummary { slices: settings.slices(), files: 0, capacity_bytes: settings.capacity() })
+}
+
 /// The files of the configured pool.
 pub(crate) fn files_of(settings: &Settings) -> Files {
     Files::new(settings.layout(), settings.mode().unwrap_or(0o600))
-}
-
-/// Builds the ledger from its stored rows and the configuration.
-fn build_ledger(settings: &Settings, stored: Stored, now: Ns) -> Result<Ledger, String> {
-    let Stored { slice_bytes, next_vm, kept, mut hosts, vms } = stored;
-    if slice_bytes != settings.slice_size {
-        return Err(format!(
-            "its slices have {} bytes, the configuration has {}; the slice size of a pool cannot change",
-            slice_bytes.0, settings.slice_size.0
-        ));
-    }
-    // Known hosts keep their numbers; new ones get the next.
-    for name in &settings.hosts {
-        if !hosts.iter().any(|host| host.name == *name) {
-            hosts.push(Host { name: name.clone(), ..Host::default() });
-        }
-    }
-    let count = u16::try_from(hosts.len()).map_err(|_| format!("{} hosts have used the pool, more than supported", hosts.len()))?;
-    let pool = Pool::restore(settings.pool(count), kept).map_err(|broken: Broken| broken.to_string())?;
-    Ok(Ledger::new(pool, hosts, vms, next_vm, settings.terms(), settings.layout(), now))
 }
 
 /// Reads and checks the ledger, and saves additions by the configuration.
@@ -136,6 +146,7 @@ pub struct Manager {
     server: Option<Server>,
     others: Vec<JoinHandle<()>>,
     handle: Option<Handle>,
+    group: Option<Running>,
 }
 
 /// Starts a manager. It serves requests when this returns.
@@ -148,8 +159,11 @@ pub fn start(settings: &Settings, insecure_loopback: bool) -> Result<Manager, Er
         None if insecure_loopback && settings.listen.ip().is_loopback() => None,
         None => return Err(Error::Insecure { listen: settings.listen }),
     };
+    if let Some(members) = &settings.group {
+        return start_member(settings, members, secure);
+    }
     ensure_pool(settings)?;
-    let listener = TcpListener::bind(settings.listen).map_err(system(&format!("listen on {}", settings.listen)))?;
+    let listener = listen(settings)?;
     let address = listener.local_addr().map_err(system("determine the address"))?;
     let clock = Clock::start();
     let mut storage = Storage::open(&settings.ledger, &settings.pool_dir)?;
@@ -178,6 +192,43 @@ pub fn start(settings: &Settings, insecure_loopback: bool) -> Result<Manager, Er
         server: Some(server),
         others: vec![clock, maintenance, writer],
         handle: Some(handle),
+        group: None,
+    })
+}
+
+fn listen(settings: &Settings) -> Result<TcpListener, Error> {
+    TcpListener::bind(settings.listen).map_err(system(&format!("listen on {}", settings.listen)))
+}
+
+/// Starts a member of a group. It does not wait for a leader.
+fn start_member(settings: &Settings, members: &Members, secure: Option<Arc<ServerConfig>>) -> Result<Manager, Error> {
+    let listener = listen(settings)?;
+    let address = listener.local_addr().map_err(system("determine the address"))?;
+    let clock = Clock::start();
+    group::log::Log::check_exists(&settings.group_log()).map_err(group::Error::from)?;
+    // It has no memory of the pool, only the mark of the ledger.
+    std::fs::create_dir_all(&settings.pool_dir).map_err(system(&format!("create {}", settings.pool_dir.display())))?;
+    let storage = Storage::open(&settings.ledger, &settings.pool_dir)?;
+    let core = Core::open(settings, storage, clock.now()).map_err(group::Error::from)?;
+    let (group, running) = group::start(settings, members, core)?;
+    let (wake, woken) = sync_channel(1);
+    let (stop_clock, stopped) = channel();
+    let audit = Audit::open(settings.audit_log(), settings.audit_size);
+    let thread = || system("start a thread");
+    let (handle, writer) = leader::start(&group, settings, clock, wake.clone(), audit).map_err(thread())?;
+    let clock = maintenance::tick(handle.clone(), stopped).map_err(thread())?;
+    let scrubber = scrubber::start(handle.clone(), group, settings.layout(), woken).map_err(thread())?;
+    let rights = Rights { operators: settings.operators.clone(), hosts: settings.hosts.clone() };
+    let server = server::serve(listener, secure, handle.clone(), rights).map_err(system("start the HTTP server"))?;
+    log::info!("member {} of {} pool managers serves {} on {address}", members.member, members.members.len(), settings.hosts.join(", "));
+    Ok(Manager {
+        address,
+        stop_clock: Some(stop_clock),
+        wake,
+        server: Some(server),
+        others: vec![clock, scrubber, writer],
+        handle: Some(handle),
+        group: Some(running),
     })
 }
 
@@ -215,6 +266,9 @@ impl Manager {
         drop(self.handle.take());
         for thread in self.others.drain(..) {
             let _ = thread.join();
+        }
+        if let Some(mut group) = self.group.take() {
+            group.stop();
         }
     }
 }

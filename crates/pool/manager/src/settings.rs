@@ -70,10 +70,21 @@ const HOSTS_MAX: usize = 1024;
     }
 }
 
+::settings::tables! {
+    /// This manager as a member of a group: three or five managers on machines of their own, which share the ledger, and of which one
+    /// serves. Only for EMCs with devices. Without the table the manager is alone.
+    pub struct Members = "group", Optional {
+        members: Vec<String> = Unit::Texts, required "https://pool-1:7443, https://pool-2:7443, https://pool-3:7443",
+            "The URLs of all members, this one included, in the same order in the configuration of each. Hosts reach the members by them, too. The name in a URL is the name in the certificate of that member.";
+        member: u32 = Unit::Count, required "1" in "1" ..= "5",
+            "The number of this member in that list, from 1.";
+    }
+}
+
 /// The pool manager's configuration file.
 pub static SCHEMA: Schema = Schema {
     name: "pool-manager",
-    tables: &[Service::TABLE, Emc::TABLE, Tls::TABLE],
+    tables: &[Service::TABLE, Emc::TABLE, Tls::TABLE, Members::TABLE],
     lists: &[ListExample { table: "emcs", toml: "[[emcs]]\nslices = 16\n\n[[emcs]]\nslices = 16\n", active: true }],
     remedy: |_| None,
 };
@@ -114,6 +125,8 @@ pub struct Settings {
     pub listen: SocketAddr,
     /// Certificates; `None` only for a loopback address.
     pub tls: Option<Tls>,
+    /// The group that it is a member of; `None` if it is alone.
+    pub group: Option<Members>,
     /// The file of its ledger.
     pub ledger: PathBuf,
     /// The directory that contains one directory for each EMC.
@@ -165,9 +178,14 @@ impl Settings {
         }
         check(&mut document, &service, &emcs);
         let tls = Tls::of(&mut document);
+        let group = document.optional::<Members>();
+        if let Some(group) = &group {
+            check_group(&mut document, group, &service, &emcs);
+        }
         let settings = Self {
             listen: service.listen,
             tls,
+            group,
             ledger: document.resolve(&service.ledger),
             pool_dir: document.resolve(&service.pool_dir),
             slice_size: service.slice_size,
@@ -183,6 +201,12 @@ impl Settings {
             file_mode: service.file_mode,
         };
         document.finish(settings)
+    }
+
+    /// Returns the file with a member's part of the group's log and its vote.
+    #[must_use]
+    pub fn group_log(&self) -> PathBuf {
+        self.ledger.with_extension("log")
     }
 
     /// Returns the file of the audit log.
@@ -305,65 +329,57 @@ fn check(document: &mut Document, service: &Service, emcs: &[Emc]) {
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    const GOOD: &str = r#"
-        listen = "127.0.0.1:7443"
-        ledger = "/var/lib/thermocline/pool.redb"
-        pool_dir = "/run/pool"
-        emcs = [{ slices = 4 }, { slices = 4 }]
-        hosts = ["a", "b"]
-    "#;
-
-    fn check(text: &str, pieces: &[&str]) {
-        let problems = Settings::parse(Path::new("pool.toml"), text).unwrap_err().to_string();
-        for piece in pieces {
-            assert!(problems.contains(piece), "{problems} lacks {piece}");
+/// Reports problems of a group.
+fn check_group(document: &mut Document, group: &Members, service: &Service, emcs: &[Emc]) {
+    let section = document.section(&Members::TABLE);
+    let mut report = |name: &str, message: String, remedy: &str| document.report(section.place(name), Invalid::new(message, remedy));
+    if !matches!(group.members.len(), 3 | 5) {
+        report("members", format!("{} members", group.members.len()), "name 3 or 5: one of 3, or two of 5, may fail");
+    }
+    if group.member as usize > group.members.len() {
+        report(
+            "member",
+            format!("there is no member {} of {}", group.member, group.members.len()),
+            "write its number in `members`, from 1",
+        );
+    }
+    for (index, url) in group.members.iter().enumerate() {
+        if host_of(url).is_none() {
+            report("members", format!("{url:?} is not the URL of a manager"), "write https://HOST:PORT");
+        }
+        if group.members[..index].contains(url) {
+            report("members", format!("{url:?} is there twice"), "name each member once");
+        }
+        let clients = || service.hosts.iter().chain(&service.operators);
+        if let Some(name) = host_of(url).and_then(|host| clients().find(|name| name.eq_ignore_ascii_case(host))) {
+            report("members", format!("{name:?} is a host or an operator, too, which could then act as a member"), "give it another name");
         }
     }
-
-    #[test]
-    fn defaults_apply_to_keys_that_are_not_set() {
-        let settings = Settings::parse(Path::new("pool.toml"), GOOD).unwrap();
-        assert_eq!((settings.slice_size, settings.capacity(), settings.mode()), (Bytes::gib(1), Bytes::gib(8), Some(0o600)));
-        let seconds = |n: u64| Ns(n * 1_000_000_000);
-        assert_eq!((settings.lease, settings.answer_within, settings.ask_again_after), (seconds(10), seconds(30), seconds(60)));
-        assert_eq!((settings.buffer_slices, settings.operators.len(), settings.tls.is_none()), (Slices::ZERO, 0, true));
-    }
-
-    #[test]
-    fn relative_paths_start_at_the_directory_of_the_file() {
-        let text = GOOD.replace("/var/lib/thermocline/", "") + "[tls]\ncert = \"m.pem\"\nkey = \"/keys/m.key\"\nclient_ca = \"ca.pem\"";
-        let settings = Settings::parse(Path::new("/etc/t/pool.toml"), &text).unwrap();
-        let tls = settings.tls.unwrap();
-        assert_eq!([settings.ledger, tls.cert, tls.key], ["/etc/t/pool.redb", "/etc/t/m.pem", "/keys/m.key"].map(PathBuf::from));
-        assert_eq!(settings.pool_dir, Path::new("/run/pool"));
-        let devices = GOOD.replace("slices = 4 }", "slices = 4, device = \"../dev\" }");
-        let settings = Settings::parse(Path::new("/etc/t/pool.toml"), &devices).unwrap();
-        assert_eq!((settings.layout().devices.len(), settings.in_files(), settings.capacity()), (2, Bytes::ZERO, Bytes::gib(8)));
-        assert!(settings.layout().device(pool::EmcId(1)).is_some_and(|device| device.starts_with("/etc/t")));
-    }
-
-    #[test]
-    fn all_problems_are_reported_together() {
-        let bad = GOOD.replace(r#"["a", "b"]"#, r#"["a", "a", "b c"]"#).replace("slices = 4 }]", "slices = 0 }]");
-        check(
-            &format!("{bad}\nslice_size = \"3MiB\"\nbuffer_slices = 40\nlease = \"10ms\"\nfile_mode = \"rw\""),
-            &[
-                "pool.toml",
-                "128MiB",
-                "emcs.slices = 0: out of range",
-                "buffer_slices = 40",
-                "named twice",
-                "\"b c\"",
-                "lease = \"10ms\"",
-                "0660",
-            ],
+    if emcs.iter().any(|emc| emc.device.is_none()) {
+        report(
+            "members",
+            "the pool has slices that are files: they are memory of one machine, and are lost with it".to_owned(),
+            "give each of [[emcs]] a device that all members reach, or remove [group]",
         );
-        check(&format!("{GOOD}\nslice_sise = \"1GiB\""), &["slice_sise", "perhaps slice_size is meant"]);
-        check(&format!("{GOOD}\nlease = \"soon\""), &["soon"]);
-        check(&GOOD.replacen("slices = 4 }", "slices = 4, device = \"/dev/dax0.0\" }", 1), &["1 of 2 have a device", "another manager"]);
     }
 }
+
+impl Members {
+    /// Returns the URL of a member, by its number.
+    #[must_use]
+    pub fn url(&self, member: u64) -> Option<&str> {
+        let index = usize::try_from(member).ok()?.checked_sub(1)?;
+        self.members.get(index).map(String::as_str)
+    }
+}
+
+/// Returns the host's name in the URL of a manager.
+pub(crate) fn host_of(url: &str) -> Option<&str> {
+    let rest = url.strip_prefix("https://").or_else(|| url.strip_prefix("http://"))?;
+    let (host, port) = rest.trim_end_matches('/').rsplit_once(':')?;
+    let host = host.trim_start_matches('[').trim_end_matches(']');
+    (!host.is_empty() && port.parse::<u16>().is_ok()).then_some(host)
+}
+
+#[cfg(test)]
+mod tests;

@@ -6,9 +6,8 @@ use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 
-use pool::{EmcId, Kept, Lease, Record, SliceId, VmId};
-use redb::{Database, Durability, Key, ReadableDatabase, ReadableTable, Table, TableDefinition, TableHandle, Value, WriteTransaction};
-use serde::de::DeserializeOwned;
+use pool::{EmcId, Kept, VmId};
+use redb::{Database, Durability, Key, ReadableTable, Table, TableDefinition, TableHandle, WriteTransaction};
 use serde::{Deserialize, Serialize};
 use units::Bytes;
 
@@ -99,11 +98,14 @@ pub enum Error {
 }
 
 /// Properties of the pool.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct About {
     schema: u32,
     slice_bytes: Bytes,
     next_vm: u64,
+    /// Where a member of a group stands in the log of the group; absent for a manager alone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    position: Option<String>,
     /// Not in ledgers of earlier versions.
     #[serde(default)]
     chain: Chain,
@@ -112,7 +114,8 @@ struct About {
 impl About {
     /// Its fields without the chain, which covers them.
     fn fields(&self) -> Vec<u8> {
-        json(&(self.schema, self.slice_bytes, self.next_vm))
+        let fields = (self.schema, self.slice_bytes, self.next_vm);
+        self.position.as_ref().map_or_else(|| json(&fields), |position| json(&(fields, position)))
     }
 }
 
@@ -131,6 +134,8 @@ pub(crate) struct Stored {
     pub slice_bytes: Bytes,
     /// Number of the next VM.
     pub next_vm: u64,
+    /// Where a member of a group stands in the log of the group; `None` for a manager alone.
+    pub position: Option<String>,
     /// State of the pool's state machine.
     pub kept: Kept,
     /// Hosts by number.
@@ -151,6 +156,8 @@ pub(crate) struct Storage {
     chain: Chain,
     /// Whether the mark is that of the chain.
     is_marked: bool,
+    /// Saved with the next change: where a member of a group stands in its log.
+    pub(crate) position: Option<String>,
 }
 
 impl Storage {
@@ -163,7 +170,8 @@ impl Storage {
         let mut random = [0; 16];
         aws_lc_rs::rand::fill(&mut random).map_err(|_| Error::Random)?;
         let chain = Chain::start(random);
-        let mut storage = Self { path: path.to_owned(), database: None, directory: directory.to_owned(), mark, chain, is_marked: false };
+        let mut storage =
+            Self { path: path.to_owned(), database: None, directory: directory.to_owned(), mark, chain, is_marked: false, position: None };
         storage.database()?;
         Ok(storage)
     }
@@ -184,6 +192,11 @@ impl Storage {
         catch_unwind(AssertUnwindSafe(call)).map_err(|_| Error::Damaged { path: self.path.clone() })
     }
 
+    /// The hash of all rows.
+    pub(crate) fn rows(&self) -> Hash {
+        self.chain.rows
+    }
+
     fn error(&self, source: redb::Error) -> Error {
         let path = self.path.clone();
         match source {
@@ -200,7 +213,7 @@ impl Storage {
     pub(crate) fn load(&mut self, has_files: bool) -> Result<Option<Stored>, Error> {
         let path = self.path.clone();
         self.database()?;
-        let rows = self.guarded(|| self.database.as_ref().map_or(Ok(None), read))?.map_err(|error| self.error(error))?;
+        let rows = self.guarded(|| self.database.as_ref().map_or(Ok(None), rows::read))?.map_err(|error| self.error(error))?;
         let mark = self.mark.read()?;
         let other = |why| Error::Other { path: path.clone(), directory: self.directory.clone(), why };
         let Some(rows) = rows else {
@@ -221,6 +234,7 @@ impl Storage {
             return Err(other(why));
         }
         (self.chain, self.is_marked) = (chain, mark == Some(chain.mark()));
+        self.position.clone_from(&stored.position);
         Ok(Some(stored))
     }
 
@@ -236,7 +250,9 @@ impl Storage {
         let (path, chain) = (self.path.clone(), self.chain);
         self.database()?;
         let nothing = || Ok(Written::Nothing);
-        let written = self.guarded(|| self.database.as_ref().map_or_else(nothing, |database| write(database, &chain, before, after)));
+        let position = self.position.clone();
+        let written =
+            self.guarded(|| self.database.as_ref().map_or_else(nothing, |database| write(database, &chain, position, before, after)));
         let written = written.and_then(|written| written.map_err(|error| self.error(error)));
         if written.is_err() {
             // After an error the database refuses all operations until it is reopened.
@@ -245,12 +261,7 @@ impl Storage {
         match written? {
             Written::Nothing => Ok(()),
             Written::Elsewhere => Err(Error::Damaged { path }),
-            Written::Changes(chain) => {
-                (self.chain, self.is_marked) = (chain, false);
-                self.mark.write(&chain.mark())?;
-                self.is_marked = true;
-                Ok(())
-            }
+            Written::Changes(chain) => self.marked(chain),
         }
     }
 }
@@ -306,11 +317,17 @@ impl Changes {
     }
 }
 
-fn write(database: &Database, chain: &Chain, before: Option<&Ledger>, after: &Ledger) -> Result<Written, redb::Error> {
+fn write(
+    database: &Database,
+    chain: &Chain,
+    position: Option<String>,
+    before: Option<&Ledger>,
+    after: &Ledger,
+) -> Result<Written, redb::Error> {
     let mut transaction = database.begin_write()?;
     transaction.set_durability(Durability::Immediate)?;
     let was = transaction.open_table(ABOUT)?.get("pool")?.and_then(|row| serde_json::from_slice::<About>(row.value()).ok());
-    if was.is_some_and(|was| was.chain.sequence > 0 && was.chain != *chain) {
+    if was.as_ref().is_some_and(|was| was.chain.sequence > 0 && was.chain != *chain) {
         transaction.abort()?;
         return Ok(Written::Elsewhere);
     }
@@ -318,8 +335,9 @@ fn write(database: &Database, chain: &Chain, before: Option<&Ledger>, after: &Le
     put_slices(&transaction, &mut changes, before, after)?;
     put_vms(&transaction, &mut changes, before, after)?;
     put_hosts(&transaction, &mut changes, before, after)?;
-    let mut about = About { schema: SCHEMA, slice_bytes: after.layout().slice_bytes, next_vm: after.next_vm, chain: Chain::default() };
-    if !changes.changed && was.is_some_and(|was| was.chain.sequence > 0 && was.fields() == about.fields()) {
+    let (slice_bytes, next_vm) = (after.layout().slice_bytes, after.next_vm);
+    let mut about = About { schema: SCHEMA, slice_bytes, next_vm, position, chain: Chain::default() };
+    if !changes.changed && was.as_ref().is_some_and(|was| was.chain.sequence > 0 && was.fields() == about.fields()) {
         transaction.abort()?;
         return Ok(Written::Nothing);
     }
@@ -380,98 +398,8 @@ fn json<T: Serialize>(row: &T) -> Vec<u8> {
     serde_json::to_vec(row).unwrap_or_default()
 }
 
-/// Rows as stored.
-#[derive(Default)]
-struct Rows {
-    about: Vec<u8>,
-    emcs: Vec<(u16, Vec<u8>)>,
-    slices: Vec<(SliceId, Vec<u8>)>,
-    vms: Vec<(u64, Vec<u8>)>,
-    hosts: Vec<(u16, Vec<u8>)>,
-}
-
-fn read(database: &Database) -> Result<Option<Rows>, redb::Error> {
-    let transaction = database.begin_read()?;
-    let about = match transaction.open_table(ABOUT) {
-        Err(redb::TableError::TableDoesNotExist(_)) => return Ok(None),
-        about => about?,
-    };
-    let Some(about) = about.get("pool")? else { return Ok(None) };
-    let mut rows = Rows { about: about.value().to_vec(), ..Rows::default() };
-    for row in transaction.open_table(EMCS)?.iter()? {
-        let (emc, row) = row?;
-        rows.emcs.push((emc.value(), row.value().to_vec()));
-    }
-    for row in transaction.open_table(SLICES)?.iter()? {
-        let (place, row) = row?;
-        let (emc, index) = place.value();
-        rows.slices.push((SliceId { emc: EmcId(emc), index }, row.value().to_vec()));
-    }
-    for row in transaction.open_table(VMS)?.iter()? {
-        let (vm, row) = row?;
-        rows.vms.push((vm.value(), row.value().to_vec()));
-    }
-    for row in transaction.open_table(HOSTS)?.iter()? {
-        let (host, row) = row?;
-        rows.hosts.push((host.value(), row.value().to_vec()));
-    }
-    Ok(Some(rows))
-}
-
-impl Rows {
-    /// The hash of all rows but the chain's own.
-    fn hash(&self) -> Hash {
-        let mut all = Hash::default();
-        let mut row = |table: &str, key: &[u8], value: &[u8]| all.toggle(Hash::row(table, key, value));
-        self.emcs.iter().for_each(|(emc, value)| row(EMCS.name(), &<u16 as Value>::as_bytes(emc), value));
-        for (slice, value) in &self.slices {
-            row(SLICES.name(), &<(u16, u32) as Value>::as_bytes(&(slice.emc.0, slice.index)), value);
-        }
-        self.vms.iter().for_each(|(vm, value)| row(VMS.name(), &<u64 as Value>::as_bytes(vm), value));
-        self.hosts.iter().for_each(|(host, value)| row(HOSTS.name(), &<u16 as Value>::as_bytes(host), value));
-        all
-    }
-
-    /// Parses the rows, which are in the order of their keys. A missing row is an error.
-    fn stored(&self, path: &Path) -> Result<(About, Stored), Error> {
-        let invalid = |row: String, why: &str| Error::Row { path: path.to_owned(), row, why: why.to_owned() };
-        let about: About = parse(path, || "about".to_owned(), &self.about)?;
-        let About { schema, slice_bytes, next_vm, .. } = about;
-        if schema != SCHEMA {
-            return Err(Error::Schema { path: path.to_owned(), found: schema });
-        }
-        let mut stored = Stored { slice_bytes, next_vm, ..Stored::default() };
-        for (emc, row) in &self.emcs {
-            if usize::from(*emc) != stored.kept.works.len() {
-                return Err(invalid(format!("EMC {emc}"), "a row before it is missing"));
-            }
-            stored.kept.works.push(parse(path, || format!("EMC {emc}"), row)?);
-            stored.kept.slices.push(Vec::new());
-        }
-        for (slice, row) in &self.slices {
-            let name = || format!("slice {}/{}", slice.emc.0, slice.index);
-            let of = stored.kept.slices.get_mut(usize::from(slice.emc.0)).filter(|of| of.len() == slice.index as usize);
-            let record: Record = parse(path, name, row)?;
-            of.ok_or_else(|| invalid(name(), "a row before it is missing"))?.push(record);
-        }
-        for (id, row) in &self.vms {
-            let VmRow { vm, emc, slices } = parse(path, || format!("VM {id}"), row)?;
-            stored.kept.leases.insert(VmId(*id), Lease { host: vm.host, emc, slices });
-            stored.vms.insert(VmId(*id), vm);
-        }
-        for (id, row) in &self.hosts {
-            if usize::from(*id) != stored.hosts.len() {
-                return Err(invalid(format!("host {id}"), "a row before it is missing"));
-            }
-            stored.hosts.push(parse(path, || format!("host {id}"), row)?);
-        }
-        Ok((about, stored))
-    }
-}
-
-fn parse<T: DeserializeOwned>(path: &Path, row: impl Fn() -> String, text: &[u8]) -> Result<T, Error> {
-    serde_json::from_slice(text).map_err(|error| Error::Row { path: path.to_owned(), row: row(), why: error.to_string() })
-}
+mod rows;
+mod snapshot;
 
 #[cfg(test)]
 mod tests;

@@ -1,8 +1,8 @@
 //! The writer: the one thread that changes the ledger. It takes all waiting requests, applies them to a copy, writes
 //! the changes in one transaction, and answers after the transaction is on disk.
 
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -11,22 +11,24 @@ use tokio::sync::oneshot;
 
 use crate::api::{Code, ErrorResponse};
 use crate::audit::{self, Audit};
+use crate::group::Group;
 use crate::ledger::{Ledger, Outcome, Request};
 use crate::metrics::Metrics;
+use crate::published::{Published, Shared};
 use crate::storage::{self, Storage, Stored};
 
 /// Most waiting requests; more are refused.
 const WAITING_MAX: usize = 4096;
 /// A transaction takes milliseconds. One that takes this long hangs in the kernel.
-const TRANSACTION_LIMIT: Duration = Duration::from_secs(5 * 60);
+pub(crate) const TRANSACTION_LIMIT: Duration = Duration::from_secs(5 * 60);
 /// Most requests of one transaction.
-const BATCH_MAX: usize = 512;
+pub(crate) const BATCH_MAX: usize = 512;
 
 /// A request, the name of its client, and where the answer goes.
-struct Pending {
-    who: String,
-    request: Request,
-    reply: oneshot::Sender<Outcome>,
+pub(crate) struct Pending {
+    pub(crate) who: String,
+    pub(crate) request: Request,
+    pub(crate) reply: oneshot::Sender<Outcome>,
 }
 
 /// Why the maintenance thread wakes early.
@@ -57,20 +59,13 @@ impl Clock {
     }
 }
 
-/// The state that readers get without waiting for the writer.
-#[derive(Clone, Debug)]
-pub struct Published {
-    /// The ledger as it is on disk.
-    pub ledger: Arc<Ledger>,
-    /// Why the ledger cannot be written; `None` if it can.
-    pub error: Option<String>,
-}
-
 /// A handle to the writer, which ends when the last handle is dropped.
 #[derive(Clone, Debug)]
 pub struct Handle {
     requests: SyncSender<Pending>,
-    published: Arc<Mutex<Published>>,
+    published: Shared,
+    /// The group that this manager is a member of.
+    pub(crate) group: Option<Group>,
     /// The manager's clock.
     pub clock: Clock,
     /// Counters of requests and transactions.
@@ -78,6 +73,12 @@ pub struct Handle {
 }
 
 impl Handle {
+    /// A handle, and what is submitted to it.
+    pub(crate) fn new(published: Shared, clock: Clock, group: Option<Group>) -> (Self, Receiver<Pending>) {
+        let (requests, waiting) = sync_channel(WAITING_MAX);
+        (Self { requests, published, group, clock, metrics: Arc::default() }, waiting)
+    }
+
     /// Submits a request of the manager itself. The answer arrives when its effect is on disk.
     ///
     /// # Errors
@@ -107,7 +108,7 @@ impl Handle {
     /// The ledger as it is on disk.
     #[must_use]
     pub fn published(&self) -> Published {
-        self.published.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.published.get()
     }
 }
 
@@ -128,7 +129,7 @@ struct Writer {
     ledger: Ledger,
     error: Option<String>,
     rebuild: Rebuild,
-    handle: (Arc<Mutex<Published>>, Clock, Arc<Metrics>),
+    handle: (Shared, Clock, Arc<Metrics>),
     wake: SyncSender<Wake>,
     audit: Audit,
 }
@@ -142,10 +143,9 @@ pub(crate) fn start(
     wake: SyncSender<Wake>,
     audit: Audit,
 ) -> std::io::Result<(Handle, thread::JoinHandle<()>)> {
-    let published = Arc::new(Mutex::new(Published { ledger: Arc::new(ledger.clone()), error: None }));
-    let metrics = Arc::new(Metrics::default());
-    let (requests, waiting) = sync_channel(WAITING_MAX);
-    let handle = Handle { requests, published: Arc::clone(&published), clock: clock.clone(), metrics: Arc::clone(&metrics) };
+    let published = Shared::new(ledger.clone());
+    let (handle, waiting) = Handle::new(published.clone(), clock.clone(), None);
+    let metrics = Arc::clone(&handle.metrics);
     let writer = Writer { storage, ledger, error: None, rebuild, handle: (published, clock, metrics), wake, audit };
     let thread = thread::Builder::new().name("ledger".to_owned()).spawn(move || writer.run(&waiting))?;
     Ok((handle, thread))
@@ -196,7 +196,7 @@ impl Writer {
             // If the channel is full, the maintenance thread wakes anyway.
             let _ = self.wake.try_send(Wake::Scrub);
         }
-        *published.lock().unwrap_or_else(PoisonError::into_inner) = Published { ledger: Arc::new(next.clone()), error: self.error.clone() };
+        published.set(Published { ledger: Arc::new(next.clone()), error: self.error.clone() });
         self.ledger = next;
         let recorded = batch.iter().zip(&answers).map(|(pending, answer)| (pending.who.as_str(), &pending.request, answer));
         self.audit.record(now.0 / 1_000_000, recorded);

@@ -112,6 +112,7 @@ fn hosts_keep_their_leases_under_siege() {
         servers: vec!["localhost".to_owned(), "127.0.0.1".to_owned()],
         hosts: (0..HOSTS).map(name).collect(),
         operators: vec!["op".to_owned()],
+        members: Vec::new(),
         days: 2,
     };
     certificates::create(&certs, &plan).unwrap();

@@ -16,6 +16,7 @@ fn plan(hosts: &[&str]) -> Plan {
         servers: vec!["localhost".to_owned(), "127.0.0.1".to_owned()],
         hosts: hosts.iter().map(|&host| host.to_owned()).collect(),
         operators: vec!["op".to_owned()],
+        members: Vec::new(),
         days: 2,
     }
 }

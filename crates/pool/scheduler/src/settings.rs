@@ -43,7 +43,7 @@ use crate::state::{POOL_HOSTS_MAX, POOLS_MAX};
         slices: u32 = Unit::Count, required "1024" in "0" ..= "65536",
             "Slices of the pool that VMs may have, without those that its manager keeps free.";
         manager: Option<String> = Unit::Text, "",
-            "The URL of its manager, such as `https://pool-1:7443`. Without it slices are only counted.";
+            "The URL of its manager, such as `https://pool-1:7443`, or those of the members of its group, with commas between them. Without it slices are only counted.";
         hosts: Vec<String> = Unit::Texts, required "host-a, host-b",
             "The hosts that share the pool, by their names in the manager's configuration.";
     }
@@ -185,8 +185,8 @@ fn check(document: &mut Document, service: &Service, pools: &[PoolTable]) {
         if pool.hosts.is_empty() || pool.hosts.len() > POOL_HOSTS_MAX {
             report("pools", format!("{} has {} hosts", pool.name, pool.hosts.len()), "name 1 to 1024 hosts in each");
         }
-        let insecure = |url: &&String| !url.starts_with("https://") && !url.starts_with("http://");
-        if let Some(url) = pool.manager.as_ref().filter(insecure) {
+        let invalid = |url: &&str| !url.trim().starts_with("https://") && !url.trim().starts_with("http://");
+        if let Some(url) = pool.manager.iter().flat_map(|urls| urls.split(',')).find(invalid) {
             report("pools", format!("{}: {url:?} is not the URL of a manager", pool.name), "write https://HOST:PORT");
         }
         hosts.extend(&pool.hosts);

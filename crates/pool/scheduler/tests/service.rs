@@ -181,6 +181,7 @@ fn only_operators_use_it_and_only_a_loopback_address_is_open() {
         servers: vec!["localhost".to_owned()],
         hosts: vec!["a".to_owned()],
         operators: vec!["op".to_owned()],
+        members: Vec::new(),
         days: 1,
     };
     manager::certificates::create(&certs, &plan).unwrap();

@@ -87,6 +87,9 @@ pub(crate) struct Init {
     /// Allow a pool that is larger than its file system; guests that touch all of it are killed
     #[arg(long)]
     overcommit: bool,
+    /// For a member of a group that exists: it gets the ledger from the other members, and votes when it has it
+    #[arg(long)]
+    join: bool,
 }
 
 #[derive(Debug, Args)]
@@ -100,6 +103,9 @@ pub(crate) struct Certificates {
     /// Name of an operator, who may read the pool's state and mark EMCs as failed; repeatable
     #[arg(long = "operator", value_name = "NAME", default_value = "operator")]
     operators: Vec<String>,
+    /// Name of a member of a group of managers, as in its URL; repeatable
+    #[arg(long = "member", value_name = "NAME")]
+    members: Vec<String>,
     /// A host name or address of the manager; repeatable
     #[arg(long = "server", value_name = "NAME", default_values = ["localhost", "127.0.0.1"])]
     servers: Vec<String>,
@@ -114,7 +120,11 @@ pub(crate) fn manager(format: Format, arguments: &Manager) -> Result<()> {
         None => serve(&arguments.serve),
         Some(ManagerCommand::Init(init)) => {
             let settings = Settings::load(&init.file.config)?;
-            let made = service::init(&settings, init.overcommit)?;
+            let made = match &settings.group {
+                Some(_) => service::init_member(&settings, init.join)?,
+                None if init.join => anyhow::bail!("--join: {} has no [group] to join", init.file.config.display()),
+                None => service::init(&settings, init.overcommit)?,
+            };
             print(format, &made, || {
                 let directory = settings.pool_dir.display();
                 format!("{directory}: {} slices, {}; {} files created\n", made.slices, made.capacity_bytes, made.files)
@@ -185,8 +195,9 @@ fn serve(arguments: &Serve) -> Result<()> {
 
 /// `thermocline pool certificates`.
 pub(crate) fn certificates(format: Format, arguments: &Certificates) -> Result<()> {
-    let Certificates { directory, hosts, operators, servers, days } = arguments;
-    let wanted = Plan { servers: servers.clone(), hosts: hosts.clone(), operators: operators.clone(), days: *days };
+    let Certificates { directory, hosts, operators, members, servers, days } = arguments;
+    let (servers, members) = (servers.clone(), members.clone());
+    let wanted = Plan { servers, members, hosts: hosts.clone(), operators: operators.clone(), days: *days };
     let made = certificates::create(directory, &wanted)?;
     print(format, &json!({ "made": made }), || {
         let mut table = Table::new(&["<", "<"]);

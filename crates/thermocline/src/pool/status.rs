@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use ::manager::api::PoolStatus;
+use ::manager::api::{GroupStatus, PoolStatus};
 use ::manager::client::{Client, Identity};
 use anyhow::Result;
 use clap::{Args, Subcommand};
@@ -23,7 +23,7 @@ pub(crate) const IDENTITY: &str = "/etc/thermocline/pool/operator";
 /// The address of a manager, and the client's identity.
 #[derive(Debug, Args)]
 pub(crate) struct Reach {
-    /// URL of the manager
+    /// URL of the manager, or those of all members of its group, with commas between them
     #[arg(long, value_name = "URL", default_value = "https://localhost:7443")]
     manager: String,
     /// The client's identity: the path, without extension, of a certificate (.pem) and its key (.key), with the authority's ca.pem beside them
@@ -107,7 +107,7 @@ pub(crate) fn emc(format: Format, command: &Emc) -> Result<()> {
 }
 
 fn text(status: &PoolStatus) -> String {
-    let PoolStatus { slice_bytes, slices, grantable, buffer_slices, ledger_error, emcs, hosts, stuck } = status;
+    let PoolStatus { slice_bytes, slices, grantable, buffer_slices, ledger_error, emcs, hosts, stuck, group } = status;
     let mut text = String::new();
     if let Some(error) = ledger_error {
         let _ = writeln!(text, "the pool accepts no changes: {error}");
@@ -137,5 +137,22 @@ fn text(status: &PoolStatus) -> String {
             slice.emc, slice.index, slice.since_seconds, slice.failures
         );
     }
+    if let Some(group) = group {
+        text += &group_text(group);
+    }
+    text
+}
+
+fn group_text(group: &GroupStatus) -> String {
+    let GroupStatus { member, term, applied_entry, last_entry, joining, members, .. } = group;
+    let vote = if *joining { ", without a vote until it has all entries" } else { "" };
+    let mut text = format!("\nanswered by member {member}: term {term}, {applied_entry} of {last_entry} entries applied{vote}\n");
+    let mut table = Table::new(&["<member", "<URL", "<role", "entries behind"]);
+    for of in members {
+        let role = if of.is_leader { "leader" } else { "" };
+        let lag = of.lag_entries.map_or_else(|| "-".to_owned(), |lag| lag.to_string());
+        table.row(&[&of.member, &of.url, &role, &lag]);
+    }
+    text += &table.to_string();
     text
 }

@@ -83,7 +83,8 @@ async fn answer<A: Accept, S: Service<A::Peer>>(
         Ok(route) => route,
         Err(refused) => return Ok(respond(refused)),
     };
-    let body = match tokio::time::timeout_at(begun + timeout, read_body(body, shared.limits.body_bytes)).await {
+    let limit = shared.service.body_bytes(&route).unwrap_or(shared.limits.body_bytes);
+    let body = match tokio::time::timeout_at(begun + timeout, read_body(body, limit)).await {
         Ok(Ok(body)) => body,
         Ok(Err(rejection)) => return Ok(respond(shared.service.reject(rejection))),
         Err(_) => return Ok(respond(shared.service.reject(Rejection::BodyTimeout(timeout)))),

@@ -1,11 +1,13 @@
 //! Requests to the ledger and its responses.
 
 use pool::{EmcId, Generation, SliceId, Slices};
+use serde::{Deserialize, Serialize};
 
+use super::WHY_MAX;
 use crate::api::{Assignment, Lease, RenewResponse, WorkList};
 
 /// A request by a host, an operator, or the manager's maintenance.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Request {
     /// A host takes a lease.
     Lease {
@@ -109,6 +111,15 @@ pub enum Response {
 }
 
 impl Request {
+    /// This request without the part of a host's reason that the ledger does not keep.
+    pub(crate) fn limited(&self) -> Self {
+        let mut request = self.clone();
+        if let Self::OfflineFailed { why, .. } = &mut request {
+            *why = why.chars().take(WHY_MAX).collect();
+        }
+        request
+    }
+
     /// Label for metrics.
     #[must_use]
     pub fn label(&self) -> &'static str {

@@ -20,6 +20,7 @@ impl Ledger {
             emcs: self.emcs(),
             hosts: self.host_statuses(now),
             stuck: self.stuck(now),
+            group: None,
         }
     }
 

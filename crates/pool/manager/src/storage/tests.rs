@@ -1,5 +1,6 @@
-use pool::{Ns, Slices};
+use pool::{Ns, SliceId, Slices};
 
+use super::rows::Rows;
 use super::*;
 use crate::layout::Layout;
 use crate::ledger::{Request, Terms};
@@ -78,22 +79,24 @@ fn saved_ledgers_are_loaded() {
 #[test]
 fn invalid_rows_are_reported() {
     let check = |spoil: &dyn Fn(&mut Rows), piece: &str| {
-        let row = serde_json::to_vec(&About { schema: SCHEMA, slice_bytes: Bytes(1), next_vm: 1, chain: Chain::default() }).unwrap();
-        let mut rows = Rows { about: row, emcs: vec![(0, b"true".to_vec())], ..Rows::default() };
+        let row =
+            serde_json::to_string(&About { schema: SCHEMA, slice_bytes: Bytes(1), next_vm: 1, position: None, chain: Chain::default() })
+                .unwrap();
+        let mut rows = Rows { about: row, emcs: vec![(0, "true".to_owned())], ..Rows::default() };
         rows.stored(Path::new("storage")).unwrap();
         spoil(&mut rows);
         let error = rows.stored(Path::new("storage")).unwrap_err().to_string();
         assert!(error.contains(piece), "{error}");
     };
-    check(&|rows| rows.about = b"{".to_vec(), "about");
-    check(&|rows| rows.about = br#"{"schema":9,"slice_bytes":1,"next_vm":1}"#.to_vec(), "schema 9");
+    check(&|rows| rows.about = "{".to_owned(), "about");
+    check(&|rows| rows.about = r#"{"schema":9,"slice_bytes":1,"next_vm":1}"#.to_owned(), "schema 9");
     check(&|rows| rows.emcs[0].0 = 1, "EMC 1: a row before it is missing");
-    check(&|rows| rows.emcs[0].1 = b"maybe".to_vec(), "EMC 0");
-    let record = br#"{"state":"free","generation":0,"returned":null}"#.to_vec();
+    check(&|rows| rows.emcs[0].1 = "maybe".to_owned(), "EMC 0");
+    let record = r#"{"state":"free","generation":0,"returned":null}"#.to_owned();
     check(&|rows| rows.slices.push((SliceId { emc: EmcId(0), index: 1 }, record.clone())), "slice 0/1: a row before it is missing");
     check(&|rows| rows.slices.push((SliceId { emc: EmcId(3), index: 0 }, record.clone())), "slice 3/0");
-    check(&|rows| rows.vms.push((5, b"{}".to_vec())), "VM 5");
-    check(&|rows| rows.hosts.push((0, b"[]".to_vec())), "host 0");
+    check(&|rows| rows.vms.push((5, "{}".to_owned())), "VM 5");
+    check(&|rows| rows.hosts.push((0, "[]".to_owned())), "host 0");
 }
 
 #[test]
