@@ -128,6 +128,9 @@ def _contend(lab: Lab, name: str, age: int | None, policy: tuple[str, str] | Non
             node.configure(guest, [node.Job(f"/{job}", group=policy[1]) for job in JOBS], settings)
             node.start(guest)
         points = _watch(guest)
+        if policy is not None:
+            journal = guest.keep(f"{node.STATE}/journal")
+            journal.replace(journal.with_name(f"{name.replace(' ', '-')}.journal"))
     for job, point in points.items():
         lost = f"{point.lost_ratio:.2%} lost, {point.settling_lost_ratio:.2%} while settling"
         lab.say(f"{name}: {job}: {point.current_bytes / MIB:.1f} MiB, {lost}")
