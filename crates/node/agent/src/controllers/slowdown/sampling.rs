@@ -78,13 +78,14 @@ impl SlowdownPolicy {
         let round = period.sampler.tick(now, tracker.as_mut(), &memory)?;
         *next = period.sampler.due();
         let latest = period.sampler.slow_by_last_stage();
+        let is_too_hot = latest.is_some() && period.sampler.slow_is_too_hot_to_measure();
         if let Some(round) = round {
             *next = (period.began + context.config.slow.period).max(now);
             if let Some(Period { members, .. }) = self.current.take() {
                 self.decide(jobs, context, &members, round);
             }
         } else if let Some(slow) = latest
-            && self.is_hot(jobs, context, &slow)
+            && (is_too_hot || self.is_hot(jobs, context, &slow))
             && let Some(Period { sampler, members, .. }) = self.current.take()
         {
             self.decide(jobs, context, &members, sampler.end_early(slow));

@@ -146,6 +146,12 @@ impl Sampler {
         self.slow.rates_of_last_stage()
     }
 
+    /// Whether slow blocks became too hot to be measured, as of the last stage: what they add to the rates is unknown.
+    #[must_use]
+    pub fn slow_is_too_hot_to_measure(&self) -> bool {
+        self.slow.are_too_hot_to_measure()
+    }
+
     /// Ends a period early because of `slow`, the rates of the last stage. The slow blocks that were split have the rates that are known so
     /// far; there are none of sampled blocks.
     #[must_use]

@@ -14,6 +14,9 @@ use crate::rates::selection;
 /// Lower limit of the sampled parts of a slow block of base pages: a single part could not stand for the others.
 pub const PARTS_MIN: usize = 2;
 
+/// Of so many blocks one may be accessed at all samples by chance, although its rate can be measured.
+const CHANCE: usize = 100;
+
 /// All slow blocks of a period.
 #[derive(Debug)]
 pub(super) struct SlowBlocks {
@@ -152,6 +155,13 @@ impl SlowBlocks {
         }
     }
 
+    /// Whether more blocks than chance explains are accessed too often for their rate to be measured: all of the dense samples found them
+    /// accessed, and all of the last stage. Of blocks that stay in slow memory one in some hundred does.
+    pub(super) fn are_too_hot_to_measure(&self) -> bool {
+        let count = self.blocks.iter().filter(|slow| slow.is_saturated_now() && slow.is_saturated_densely()).count();
+        count * CHANCE > self.blocks.len()
+    }
+
     /// The points to sample densely.
     pub(super) fn dense_points(&self) -> impl Iterator<Item = Point> {
         let chosen = self.blocks.iter().filter(|slow| slow.dense.is_chosen());
@@ -202,6 +212,11 @@ impl SlowBlocks {
 }
 
 impl SlowBlock {
+    /// Whether all dense samples found it accessed.
+    fn is_saturated_densely(&self) -> bool {
+        matches!(self.dense, Dense::Seen(bits) | Dense::SeenNewlyHot(bits) if bits.taken > 0 && bits.accessed >= bits.taken)
+    }
+
     /// Whether it is a huge page that all samples of the last stage found accessed.
     fn is_saturated_now(&self) -> bool {
         let all = |bits: &BitSamples| bits.taken > 0 && bits.accessed >= bits.taken;

@@ -73,6 +73,27 @@ fn slow_memory_that_becomes_hot_within_a_period_is_known_before_its_end() {
 }
 
 #[test]
+fn slow_memory_that_is_too_hot_to_measure_is_known_after_the_dense_stage() {
+    // Of 150 blocks one is accessed at all samples, which is chance, or two are.
+    for (hot, expected) in [(1, false), (2, true)] {
+        let mut machine = Machine::default();
+        (0..hot).for_each(|number| saturated(&mut machine, 100 + number, &[(0, 10)]));
+        machine.dense.extend((0..hot).map(|number| ((100 + number) * BLOCK, 30)));
+        let machine = Rc::new(machine);
+        let mut tracker = Fake { closest: DENSE, ..Fake::new(&machine, 600) };
+        let slow = (100..250).map(|number| block(7, number, true)).collect();
+        let mut sampler = Sampler::begin(blocks(Vec::new(), slow), SETTINGS, 1, &tracker, &*machine);
+        let mut known = Vec::new();
+        while sampler.tick(sampler.due(), &mut tracker, &*machine).unwrap().is_none() {
+            if sampler.slow_by_last_stage().is_some() {
+                known.push(sampler.slow_is_too_hot_to_measure());
+            }
+        }
+        assert_eq!(known, [false, expected, expected], "{hot} of 150: whole, dense, touched");
+    }
+}
+
+#[test]
 fn dense_samples_from_before_a_block_became_hot_are_taken_again_for_all() {
     let mut machine = Machine { turns_hot: Some((8 * BLOCK, 2)), ..Machine::default() };
     machine.accessed.extend([(8 * BLOCK, 4), (9 * BLOCK, 10)]);
