@@ -290,7 +290,8 @@ pub struct GroupMember {
     pub url: String,
     /// Whether it is the leader.
     pub is_leader: bool,
-    /// Entries that the leader's log has and its own lacks; `null` if the member that answers does not lead.
+    /// Entries that the leader's log has and its own lacks; `null` if that is not known: the member that answers does not lead, or
+    /// this one has not answered it yet.
     pub lag_entries: Option<u64>,
 }
 

@@ -249,10 +249,8 @@ impl Group {
     pub(crate) fn status(&self) -> GroupStatus {
         let metrics = self.raft.metrics().borrow().clone();
         let last = metrics.last_log_index.unwrap_or_default();
-        let matched = |member: u64| {
-            let known = metrics.replication.as_ref()?.get(&member)?;
-            Some(known.as_ref().map_or(0, |id| id.index))
-        };
+        // Nothing is known of a member that has not answered this leader.
+        let matched = |member: u64| metrics.replication.as_ref()?.get(&member)?.as_ref().map(|id| id.index);
         let members = (1..).zip(&self.members.members).map(|(member, url)| GroupMember {
             member,
             url: url.clone(),
