@@ -60,6 +60,7 @@ fn life(thresholds: &Thresholds) -> Vec<Input> {
             trial_max: None,
             returned: None,
             sample: None,
+            reach: None,
             veto: None,
         })
         .collect()

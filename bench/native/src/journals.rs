@@ -113,6 +113,7 @@ fn periods(thresholds: &Thresholds) -> Vec<Record> {
                 trial_max: None,
                 returned: None,
                 sample: None,
+                reach: None,
                 veto: None,
             };
             let (next, step) = cold_age::step(&PARAMS, thresholds, state, &input);

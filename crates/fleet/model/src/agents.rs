@@ -150,6 +150,7 @@ pub fn input(row: &Row<'_>, job_age_ms: Millis, reached: usize) -> Option<Input>
         trial_max: None,
         returned: None,
         sample,
+        reach: None,
         veto: None,
     })
 }

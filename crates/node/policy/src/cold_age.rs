@@ -193,6 +193,10 @@ pub struct Input {
     /// The sample that the histograms were estimated from; `None` if all pages were counted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sample: Option<Sample>,
+    /// The age of the oldest pages that can go out now, where they go out by generations of the kernel; `None` where they go out one
+    /// by one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reach: Option<Age>,
     /// The veto in effect; `None` without one.
     pub veto: Option<Veto>,
 }
@@ -201,6 +205,11 @@ impl Input {
     /// The promotions that are permitted of these.
     fn at_most(&self, promotions: Pages) -> Pages {
         self.trial_max.map_or(promotions, |most| promotions.min(most))
+    }
+
+    /// How many of the thresholds have pages that can go out now.
+    fn reached(&self, thresholds: &Thresholds) -> usize {
+        self.reach.map_or(thresholds.len(), |reach| thresholds.as_slice().partition_point(|&age| age <= reach))
     }
 }
 
@@ -265,6 +274,8 @@ pub enum Hold {
     ShortHistory,
     /// No resident page has reached the threshold.
     NothingCold,
+    /// No generation of the kernel is as old as the threshold yet.
+    OutOfReach,
     /// As many pages are far as the objective permits.
     PartIsFar,
     /// More returned than the stall target permits, and quieter scans have not made up for it.
@@ -286,6 +297,10 @@ pub struct Step {
     pub working_set: Pages,
     /// Promotions that the SLO or the allowance permitted in the window.
     pub promotions_max: Pages,
+    /// The threshold if pages of any age could go out: the age that generations should distinguish. `None` where pages go out one by
+    /// one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pace: Option<Age>,
 }
 
 /// Decides for one control period. Deterministic.
@@ -300,7 +315,7 @@ pub fn step(params: &Params, thresholds: &Thresholds, state: &State, input: &Inp
         && input.resident.fits(thresholds);
     if !observed {
         let decision = Decision::Hold { reason: Hold::NoHistory };
-        return (*state, Step { decision, best: None, threshold: None, working_set, promotions_max });
+        return (*state, Step { decision, best: None, threshold: None, working_set, promotions_max, pace: None });
     }
 
     let mut next = *state;
@@ -325,21 +340,30 @@ pub fn step(params: &Params, thresholds: &Thresholds, state: &State, input: &Inp
         None => past,
     };
     let young = next.window.is_some_and(|window| window.is_first());
-    let all = input.cold.at_or_above(chosen);
+    let (reached, needed) = (input.reached(thresholds), observations_needed(params.percentile));
+    // Of a threshold beyond reach, none can go out now.
+    let all = if chosen < reached { input.cold.at_or_above(chosen) } else { Pages::ZERO };
+    let mut pace = thresholds.get(chosen);
     let part = next.early.as_mut().filter(|_| params.bound && params.partial).and_then(|early| {
-        let needed = observations_needed(params.percentile);
-        let part = partial::largest(early, thresholds, input, promotions_max, past, needed)?;
+        let largest = |reached| partial::largest(early, thresholds, input, promotions_max, past, needed, reached);
+        let wanted = largest(thresholds.len()).filter(|part| part.far_max > input.cold.at_or_above(chosen));
+        pace = wanted.map_or(pace, |part| thresholds.get(part.index));
+        let part = largest(reached)?;
         Some(early.taken.follow(part, input, promotions_max, needed))
     });
     let decision = match part.filter(|part| part.far_max > all) {
-        Some(part) => decide_part(params, input, thresholds, part),
-        None => decide(params, input, thresholds, &Choice { percentile, past, chosen, young }),
+        Some(part) => decide::by_part(params, input, thresholds, part),
+        None => decide::by_threshold(params, input, thresholds, &decide::Choice { percentile, past, chosen, young }),
     };
     let (decision, threshold) = match next.follow_mean(params, input, promotions_max) {
-        Some(mean) => mean.decide(params, input, thresholds, promotions_max),
+        Some(mean) => {
+            pace = mean.wanted(params, input, thresholds, promotions_max);
+            mean.decide(params, input, thresholds, promotions_max)
+        }
         None => (decision, thresholds.get(chosen)),
     };
-    (next, Step { decision, best: thresholds.get(best), threshold, working_set, promotions_max })
+    let pace = pace.filter(|_| input.reach.is_some());
+    (next, Step { decision, best: thresholds.get(best), threshold, working_set, promotions_max, pace })
 }
 
 impl State {
@@ -361,7 +385,7 @@ impl State {
     /// is kept in the mean, or nothing was measured.
     #[must_use]
     pub fn far_max(&self, params: &Params, thresholds: &Thresholds, input: &Input, allowed: Pages) -> Option<Pages> {
-        self.mean?.largest(params, thresholds, input, input.at_most(allowed)).map(|(part, _)| part.far_max)
+        self.mean?.largest(params, thresholds, input, input.at_most(allowed), thresholds.len()).map(|(part, _)| part.far_max)
     }
 
     fn count(&mut self, best: usize, weight: u32) {
@@ -378,61 +402,6 @@ impl State {
         let all = Observed { promotions: input.promotions, allowed, scans: 1, best, rest_best: best };
         Seen { best, returned_best: 0, complete: Some(all) }
     }
-}
-
-/// Indices of the threshold by the percentile, by rules 2 and 3, and with the bound; whether no observation is complete.
-struct Choice {
-    percentile: usize,
-    past: usize,
-    chosen: usize,
-    young: bool,
-}
-
-fn decide(params: &Params, input: &Input, thresholds: &Thresholds, choice: &Choice) -> Decision {
-    let &Choice { percentile, past, chosen, young } = choice;
-    let threshold = thresholds.get(chosen);
-    match (hold(params, input, threshold), threshold) {
-        (Some(Hold::NoThresholdQualifies), _) if young || past < thresholds.len() => Decision::Hold { reason: Hold::ShortHistory },
-        (Some(reason), _) => Decision::Hold { reason },
-        (None, None) => Decision::Hold { reason: Hold::NoThresholdQualifies },
-        (None, Some(threshold)) => match input.resident.at_or_above(chosen) {
-            Pages::ZERO => Decision::Hold { reason: Hold::NothingCold },
-            pages => {
-                let reason = match chosen {
-                    _ if chosen > past => Reason::ShortHistory,
-                    _ if past > percentile => Reason::Spike,
-                    _ => Reason::Percentile,
-                };
-                Decision::Offload { threshold, pages, reason }
-            }
-        },
-    }
-}
-
-fn decide_part(params: &Params, input: &Input, thresholds: &Thresholds, part: partial::Part) -> Decision {
-    let threshold = thresholds.get(part.index);
-    match (hold(params, input, threshold), threshold) {
-        (Some(reason), _) => Decision::Hold { reason },
-        (None, None) => Decision::Hold { reason: Hold::NoThresholdQualifies },
-        (None, Some(threshold)) => match (part.far_max - partial::far(input)).min(input.resident.at_or_above(part.index)) {
-            Pages::ZERO => Decision::Hold { reason: Hold::PartIsFar },
-            pages => Decision::Offload { threshold, pages, reason: Reason::Partial },
-        },
-    }
-}
-
-/// Returns the reason to hold, the most fundamental first.
-fn hold(params: &Params, input: &Input, threshold: Option<Age>) -> Option<Hold> {
-    if let Some(veto @ (Veto::ObserveOnly | Veto::OtherPolicy)) = input.veto {
-        return Some(Hold::Vetoed(veto));
-    }
-    if input.job_age_ms < params.warmup_ms {
-        return Some(Hold::WarmingUp);
-    }
-    if threshold.is_none() {
-        return Some(Hold::NoThresholdQualifies);
-    }
-    input.veto.map(Hold::Vetoed)
 }
 
 /// Returns the promotions that P permits in a window: `P * working_set * window / 1 min`, rounded down. The model uses it, too.
@@ -477,6 +446,7 @@ fn percentile_index(state: &State, percentile: RatioPpm, ahead: u32) -> usize {
     THRESHOLDS_MAX
 }
 
+mod decide;
 pub mod early;
 mod lists;
 pub mod mean;

@@ -23,12 +23,19 @@
 //! (Little's law). If more returned in a warm-up than are out now, they are out for less than a warm-up on average, and the agent leaves
 //! the cache alone: for two warm-ups, and for four if that happens again.
 //!
-//! In one period at most one part in 32 of the cache goes out. Where every page's age is known, at most those that are old.
+//! The last pages to go out are the most used, and many of them may return at one event, such as a program that starts again. If in one
+//! period, beyond the objective, four fifths as many return as went out in the last warm-up, the cache is needed as it is then: none
+//! of it goes out for four warm-ups, and for 8, 16 and 32 if that happens again. What the cache has beyond that still may. Where ages
+//! of the pages are known, only old ones go out, and this does not apply.
+//!
+//! In one period at most one part in 32 of the cache goes out. Where every page's age is known, at most those that are old; where only
+//! generations of the kernel are, at most those of its older ones: code that runs is in the two youngest, and without it a
+//! program stands still.
 //!
 //! # Properties
 //! Each is a test of this name: a cache that nothing reads goes out; a cache that is read at random keeps the objective in K of
-//! the periods; dearer refaults leave more of the cache; a cache whose pages return at once is left alone; it never acts
-//! before the warm-up; it is deterministic for any input.
+//! the periods; dearer refaults leave more of the cache; a cache whose pages return at once is left alone; so is what returned in a
+//! burst; it never acts before the warm-up; it is deterministic for any input.
 
 use serde::{Deserialize, Serialize};
 
@@ -57,6 +64,13 @@ const PARTS_OF_PAGE: u64 = 1_024;
 /// The first rest is two warm-ups, and the second and each after it four. In the simulated arena, longer ones lost more of what a
 /// job's later phases would save than they avoided.
 const RESTS_MAX: u32 = 2;
+
+/// What returned in a burst is kept for four warm-ups at first, and for 32 at most.
+const KEPT_WARMUPS: u64 = 2;
+const KEPT_MAX: u32 = 4;
+
+/// A burst: four fifths as many as went out. Of pages that are read at random, a period returns a small part of them.
+const BURST: (u64, u64) = (4, 5);
 
 /// Parameters, which are those of the cold-age controller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -89,27 +103,26 @@ pub struct State {
     /// What returned in the last warm-up, in [`PARTS_OF_PAGE`], with exponential weights.
     #[serde(default, skip_serializing_if = "is_zero")]
     back: u64,
-    /// How much longer the cache is left alone.
-    #[serde(default, skip_serializing_if = "is_none")]
-    rest: Millis,
-    /// How often in a row it was left alone, up to [`RESTS_MAX`].
-    #[serde(default, skip_serializing_if = "is_first")]
-    rests: u32,
-    /// For how long it has not been left alone since.
-    #[serde(default, skip_serializing_if = "is_none")]
-    calm: Millis,
+    /// While the cache is left alone, because what went out returned too soon.
+    #[serde(default, skip_serializing_if = "Rests::is_none")]
+    resting: Rests,
+    /// What went out in the last warm-up, in [`PARTS_OF_PAGE`], with exponential weights.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    out: u64,
+    /// What the cache was after a burst.
+    #[serde(default, skip_serializing_if = "is_nothing")]
+    needed: Pages,
+    /// While none of that goes out.
+    #[serde(default, skip_serializing_if = "Rests::is_none")]
+    keeping: Rests,
 }
 
 fn is_zero(count: &u64) -> bool {
     *count == 0
 }
 
-fn is_none(time: &Millis) -> bool {
-    *time == Millis::ZERO
-}
-
-fn is_first(count: &u32) -> bool {
-    *count == 0
+fn is_nothing(pages: &Pages) -> bool {
+    *pages == Pages::ZERO
 }
 
 /// Observation of one job at the end of a period.
@@ -131,6 +144,10 @@ pub struct Input {
     pub refault_cost: RatioPpm,
     /// Pages of the cache that are old; `None` where ages are not known.
     pub cold: Option<Pages>,
+    /// Pages of the cache that were not accessed since the kernel's two youngest generations were opened; `None` where nothing opens
+    /// them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub inactive: Option<Pages>,
     /// Permitted promotions and refaults in the period, if they follow from the job's stall target and the cost of a promotion
     /// ([`crate::cold_age::allowance`]) instead of P.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -141,6 +158,9 @@ pub struct Input {
     /// Reclaimed pages of the cache that are still out ([`crate::page_cache`]); `None` if that is not known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub saved: Option<Pages>,
+    /// What was reclaimed of it since the previous step; `None` in journals that do not have it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reclaimed: Option<Pages>,
     /// The veto in effect; `None` without one.
     pub veto: Option<Veto>,
 }
@@ -175,6 +195,8 @@ pub enum Hold {
     ReturnsTooSoon,
     /// The job has hardly any page cache.
     AtFloor,
+    /// Without it, many pages returned at once.
+    Needed,
     /// None of it is old.
     NothingCold,
     /// A veto is in effect.
@@ -203,6 +225,7 @@ pub fn step(params: &Params, state: &State, input: &Input) -> (State, Step) {
     let most = Pages(input.cache.0 / PARTS).max(LEAST);
     let mut next = *state;
     let hold = |reason| Decision::Hold { reason };
+    let needed = next.needed(params, input, returned > allowed);
     let is_in_vain = next.is_in_vain(params, input);
     let decision = if input.elapsed_ms == Millis::ZERO {
         hold(Hold::NoHistory)
@@ -214,10 +237,11 @@ pub fn step(params: &Params, state: &State, input: &Input) -> (State, Step) {
         hold(Hold::ReturnsTooSoon)
     } else {
         next.amount = grown(state.amount, params, input.elapsed_ms).min(most);
-        let pages = input.cold.map_or(next.amount, |cold| next.amount.min(cold));
+        let pages = [input.cold, input.inactive].into_iter().flatten().fold(next.amount, Pages::min);
         match input.veto {
             Some(veto) => hold(Hold::Vetoed(veto)),
             None if input.cache < params.floor => hold(Hold::AtFloor),
+            None if input.cache < needed + pages => hold(Hold::Needed),
             None if pages < LEAST => hold(Hold::NothingCold),
             None => Decision::Reclaim { pages },
         }
@@ -252,22 +276,33 @@ impl State {
         let Some(saved) = input.saved else { return false };
         let returned = input.refaulted.0.saturating_mul(PARTS_OF_PAGE);
         self.back = decayed(self.back, input.elapsed_ms, params.warmup_ms).saturating_add(returned);
-        if self.rest > Millis::ZERO {
-            self.rest = self.rest.saturating_sub(input.elapsed_ms);
+        if self.resting.pass(input.elapsed_ms, params.warmup_ms) {
             return true;
         }
-        if self.back > saved.max(LEAST).0.saturating_mul(PARTS_OF_PAGE) {
-            self.rests = self.rests.saturating_add(1).min(RESTS_MAX);
-            self.rest = Millis(params.warmup_ms.0.saturating_mul(1 << self.rests));
-            (self.amount, self.back, self.calm) = (Pages::ZERO, 0, Millis::ZERO);
-            return true;
+        let is_in_vain = self.back > saved.max(LEAST).0.saturating_mul(PARTS_OF_PAGE);
+        if is_in_vain {
+            self.resting.begin(params.warmup_ms, RESTS_MAX);
+            (self.amount, self.back) = (Pages::ZERO, 0);
         }
-        self.calm += input.elapsed_ms;
-        let long = params.warmup_ms.0.saturating_mul(1 << self.rests.min(RESTS_MAX));
-        if self.rests > 0 && self.calm.0 >= long {
-            (self.rests, self.calm) = (self.rests - 1, Millis::ZERO);
+        is_in_vain
+    }
+
+    /// Takes in what went out and returned, and says how much of the cache must stay because of a burst.
+    fn needed(&mut self, params: &Params, input: &Input, over: bool) -> Pages {
+        let Some(reclaimed) = input.reclaimed.filter(|_| input.cold.is_none()) else { return Pages::ZERO };
+        let parts = |pages: Pages| pages.0.saturating_mul(PARTS_OF_PAGE);
+        self.out = decayed(self.out, input.elapsed_ms, params.warmup_ms).saturating_add(parts(reclaimed));
+        let (unit, (share, of)) = (Millis(params.warmup_ms.0.saturating_mul(KEPT_WARMUPS)), BURST);
+        let kept = self.keeping.pass(input.elapsed_ms, unit);
+        let is_burst = parts(input.refaulted).saturating_mul(of) > self.out.saturating_mul(share);
+        if over && is_burst && input.refaulted >= LEAST {
+            self.needed = if kept { self.needed.max(input.cache) } else { input.cache };
+            self.keeping.begin(unit, KEPT_MAX);
+            self.amount = Pages::ZERO;
+        } else if !kept {
+            self.needed = Pages::ZERO;
         }
-        false
+        self.needed
     }
 }
 
@@ -284,6 +319,10 @@ fn grown(amount: Pages, params: &Params, elapsed_ms: Millis) -> Pages {
     let more = u128::from(amount.0) * u128::from(elapsed_ms.0.min(doubled_in)) * 693 / (u128::from(doubled_in) * 1_000);
     (amount + Pages(u64::try_from(more).unwrap_or(u64::MAX))).max(LEAST)
 }
+
+mod rests;
+
+use rests::Rests;
 
 #[cfg(test)]
 mod tests;

@@ -32,7 +32,7 @@ impl Machine {
         self.put(name, &words.iter().flat_map(|word| word.to_ne_bytes()).collect::<Vec<_>>());
     }
 
-    fn put(&self, name: &str, content: &[u8]) {
+    pub(crate) fn put(&self, name: &str, content: &[u8]) {
         let path = self.path(name);
         std::fs::create_dir_all(path.parent().unwrap()).unwrap();
         std::fs::write(path, content).unwrap();

@@ -109,6 +109,7 @@ fn agent(case: &Case, percentile: RatioPpm, warmup: Millis) -> Vec<Step> {
             allowance: None,
             trial_max: None,
             sample: None,
+            reach: None,
             veto: None,
         };
         let (next, step) = step(&params, &thresholds, &state, &input);

@@ -6,14 +6,10 @@ use kernel::{Result, Roots};
 use units::{Age, Bytes, Pages};
 
 use super::Asked;
-use trackers::ages::Tracker;
+use trackers::ages::{EVICTED_MIN, Tracker};
 
 /// The swappiness for anonymous memory, which zswap can store.
 pub const ANON_FIRST: u8 = 200;
-
-/// The fewest pages that a generation is asked for. The kernel isolates so many at once (`MIN_LRU_BATCH` in `mm/vmscan.c`); if it
-/// finds no anonymous ones among the oldest, it takes page cache instead.
-const FEWEST: Pages = Pages(64);
 
 /// Evicts up to `limit` pages from the generations of a job that are at least `threshold` old. Generations with very few are left
 /// alone.
@@ -25,7 +21,7 @@ pub fn evict_step(files: &LruGen, tracker: &dyn Tracker, path: &str, threshold: 
     let mut asked = Asked { finished: true, ..Asked::default() };
     for generation in tracker.generations(path, threshold) {
         let pages = generation.pages.min(left);
-        if pages < FEWEST {
+        if pages < EVICTED_MIN {
             continue;
         }
         match files.evict(generation.memcg, generation.node, generation.seq, ANON_FIRST, pages.0) {

@@ -45,6 +45,7 @@ fn life() -> Vec<Record> {
             trial_max: None,
             returned: None,
             sample: None,
+            reach: None,
             veto: None,
         };
         let (next, step) = cold_age::step(&PARAMS, &thresholds, &state, &input);

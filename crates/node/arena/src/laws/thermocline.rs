@@ -19,6 +19,7 @@ use units::{Age, Bytes, Millis, PageSize, Pages, RatioPpm};
 use super::ages::{Ages, Scan};
 use super::pace::Pace;
 use super::tuning::{Constants, Policy};
+use crate::generations::Generation;
 use crate::law::{Law, Request};
 use crate::trace::Kind;
 use crate::view::View;
@@ -28,6 +29,9 @@ const ANON_ONLY: AnonFileBias = AnonFileBias::Swappiness(200);
 
 /// With fewer returns than this in a period, the agent learns no cost from its stalls.
 const LEARN_PAGES_MIN: u64 = 32;
+
+/// Generations with fewer pages are left alone (`agent/src/actuators/lru.rs`).
+const EVICTED_MIN: Pages = Pages(64);
 
 /// The weight of a period in the learned cost is one part in this many.
 const LEARN_PARTS: u64 = 4;
@@ -64,6 +68,8 @@ pub struct Thermocline {
     observed_cost_us: u64,
     refaulted: Pages,
     saved: page_cache::Saved,
+    /// Page cache that the last decision reclaimed.
+    cache_out: Pages,
     cache_before: Readings,
     pressure_before: Readings,
 }
@@ -91,6 +97,7 @@ impl Thermocline {
             observed_cost_us: 0,
             refaulted: Pages::ZERO,
             saved: page_cache::Saved::default(),
+            cache_out: Pages::ZERO,
             cache_before: Readings::default(),
             pressure_before: Readings::default(),
         }
@@ -145,6 +152,7 @@ impl Thermocline {
             allowance: is_auto.then(|| cold_age::allowance(target, window_ms, self.cost_us(view))),
             trial_max: None,
             sample: scan.sample,
+            reach: self.reach(view),
             veto,
         };
         let (state, step) = cold_age::step(&self.constants.cold_age, &self.constants.thresholds, &self.cold_age, &input);
@@ -160,6 +168,28 @@ impl Thermocline {
             self.threshold = Some(threshold);
             asked.extend(self.offload(view, threshold, pages));
         }
+        self.threshold = step.pace.or(self.threshold);
+    }
+
+    /// The idle time of each generation that can be evicted, in scans, the youngest first; none where pages go out one by one.
+    fn closed<'a>(&self, view: &View<'a>) -> impl Iterator<Item = (Generation, Age)> + use<'a> {
+        let scan_ms = self.constants.scan_ms;
+        let generations: Vec<_> = if self.ages.is_exact() { Vec::new() } else { view.generations().collect() };
+        let pairs: Vec<_> = generations.windows(2).map(|pair| (pair[0], pair[1].age_ms)).rev().collect();
+        // The pages of a generation were accessed before the next one was opened.
+        pairs
+            .into_iter()
+            .map(move |(generation, idle_ms)| (generation, Age(u8::try_from((idle_ms + scan_ms / 2) / scan_ms).unwrap_or(u8::MAX))))
+    }
+
+    /// The age of the oldest generation with anonymous memory (`trackers/src/ages/generations.rs`).
+    fn reach(&self, view: &View<'_>) -> Option<Age> {
+        if self.ages.is_exact() {
+            return None;
+        }
+        let pages = |generation: &Generation| view.pages(generation.groups[Kind::Anon.index()]);
+        let oldest = self.closed(view).filter(|(generation, _)| pages(generation) >= EVICTED_MIN).map(|(_, age)| age).max();
+        Some(oldest.unwrap_or(Age(0)))
     }
 
     /// How a decision is carried out: exactly the pages that are old, or the generations that are, by the sample's count.
@@ -167,13 +197,8 @@ impl Thermocline {
         if self.ages.is_exact() {
             return Some(Request::PageOut(self.ages.old(view, threshold, pages)));
         }
-        let generations: Vec<_> = view.generations().collect();
-        // The pages of a generation were accessed before the next one was opened.
-        let old = generations.windows(2).rev().find(|pair| {
-            let idle_ms = pair[1].age_ms + self.constants.scan_ms / 2;
-            idle_ms / self.constants.scan_ms >= u64::from(threshold.0)
-        })?;
-        Some(Request::Evict { up_to: old[0].seq, swappiness: 200, most: pages.to_bytes(PageSize::X86_64) })
+        let (generation, _) = self.closed(view).find(|&(_, idle)| idle >= threshold)?;
+        Some(Request::Evict { up_to: generation.seq, swappiness: 200, most: pages.to_bytes(PageSize::X86_64) })
     }
 
     /// Tracker `sampled` opens generations at the pace of the threshold (`trackers/src/ages/generations.rs`).
@@ -206,17 +231,26 @@ impl Thermocline {
             refaulted: view.pages(now.refaulted - before.refaulted),
             refault_cost,
             cold: self.scan.as_ref().filter(|_| self.ages.is_exact()).map(old),
+            inactive: self.inactive_cache(view),
             allowance: (self.policy == Policy::Auto).then(|| cold_age::allowance(target, elapsed_ms, anon_us)),
             trial_max: None,
             saved: Some(self.saved_cache(view, now.refaulted - before.refaulted)),
+            reclaimed: Some(std::mem::take(&mut self.cache_out)),
             veto: self.at_target.then_some(Veto::Stalled),
         };
         let (state, step) = refaults::step(&self.constants.refaults, &self.refaults, &input);
         self.refaults = state;
         if let refaults::Decision::Reclaim { pages } = step.decision {
             self.saved.reclaimed(pages.to_bytes(PageSize::X86_64));
+            self.cache_out = pages;
             asked.push(Request::Reclaim { bytes: pages.to_bytes(PageSize::X86_64), bias: AnonFileBias::FileOnly });
         }
+    }
+
+    /// Page cache that is not in the two youngest generations, where those are opened.
+    fn inactive_cache(&self, view: &View<'_>) -> Option<Pages> {
+        let closed = self.closed(view).skip(1).map(|(generation, _)| generation.groups[Kind::File.index()]).sum();
+        (!self.ages.is_exact()).then(|| view.pages(closed))
     }
 
     /// Reclaimed page cache that is still out, after so many groups of it returned.

@@ -26,11 +26,12 @@
 use serde::{Deserialize, Serialize};
 use units::{Age, Millis, Pages};
 
+use super::decide::hold;
 use super::lists::{PoolSizeError, copy, used};
 use super::partial::{Part, far, oldest};
 use super::pooled::above_count;
 use super::shown::Shown;
-use super::{Decision, Hold, Input, Params, Reason, Sample, hold, next_after};
+use super::{Decision, Hold, Input, Params, Reason, Sample, next_after};
 use crate::thresholds::{THRESHOLDS_MAX, Thresholds};
 
 /// Scans that a mean is taken over at most: four hours of scans of two minutes. Then all sums are halved.
@@ -102,7 +103,8 @@ impl Mean {
 
     /// Decides for one control period, and returns the threshold as well.
     pub(super) fn decide(&self, params: &Params, input: &Input, thresholds: &Thresholds, allowed: Pages) -> (Decision, Option<Age>) {
-        let largest = self.largest(params, thresholds, input, allowed);
+        let largest = |reached| self.largest(params, thresholds, input, allowed, reached);
+        let largest = largest(input.reached(thresholds)).or_else(|| largest(thresholds.len()));
         let threshold = largest.and_then(|(part, _)| thresholds.get(part.index));
         let held = |reason| (Decision::Hold { reason }, threshold);
         let (Some((part, all)), Some(at)) = (largest, threshold) else {
@@ -122,18 +124,30 @@ impl Mean {
         (decision, threshold)
     }
 
+    /// The threshold if pages of any age could go out.
+    pub(super) fn wanted(&self, params: &Params, input: &Input, thresholds: &Thresholds, allowed: Pages) -> Option<Age> {
+        thresholds.get(self.largest(params, thresholds, input, allowed, thresholds.len())?.0.index)
+    }
+
     /// Whether more returned than the target permits.
     fn is_owed(&self) -> bool {
         self.left < 0
     }
 
-    /// Returns the most pages that may be far, from which threshold on, and whether these are all of its pages; `None` if no threshold
-    /// was measured.
-    pub(super) fn largest(&self, params: &Params, thresholds: &Thresholds, input: &Input, allowed: Pages) -> Option<(Part, bool)> {
+    /// Returns the most pages that may be far, from which threshold on, and whether these are all of its pages; `None` if none of
+    /// the first `reached` thresholds was measured.
+    pub(super) fn largest(
+        &self,
+        params: &Params,
+        thresholds: &Thresholds,
+        input: &Input,
+        allowed: Pages,
+        reached: usize,
+    ) -> Option<(Part, bool)> {
         let is_sample = input.sample.is_some_and(Sample::is_partial);
         let shown = self.shown.far_max(input, allowed).filter(|_| params.returns && is_sample);
         let mut best: Option<(Part, bool)> = None;
-        for index in 0..thresholds.len() {
+        for index in 0..reached {
             // In the first scan, pages reach the threshold: none of them could be promoted at that age.
             let Some(&scans @ 2..) = self.scans.get(index) else { break };
             let permitted = u128::from(allowed.0) * u128::from(scans);
@@ -148,7 +162,7 @@ impl Mean {
             }
         }
         let (part, all) = best?;
-        let index = if all { part.index } else { oldest(thresholds, input, part) };
+        let index = if all { part.index } else { oldest(thresholds, input, part, reached) };
         Some((Part { index, ..part }, all))
     }
 

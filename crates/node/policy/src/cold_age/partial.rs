@@ -102,10 +102,18 @@ pub(super) struct Part {
 }
 
 /// Returns the largest part of all measured thresholds; `None` if none has pages. `past` is the first threshold that the percentile
-/// and the spike rule permit; `needed` are the observations of a long history.
-pub(super) fn largest(early: &Early, thresholds: &Thresholds, input: &Input, allowed: Pages, past: usize, needed: u16) -> Option<Part> {
+/// and the spike rule permit; `needed` are the observations of a long history. Of the thresholds, the first `reached` count.
+pub(super) fn largest(
+    early: &Early,
+    thresholds: &Thresholds,
+    input: &Input,
+    allowed: Pages,
+    past: usize,
+    needed: u16,
+    reached: usize,
+) -> Option<Part> {
     let mut best: Option<Part> = None;
-    for index in 0..input.cold.buckets().len().saturating_sub(1) {
+    for index in 0..input.cold.buckets().len().saturating_sub(1).min(reached) {
         let Some(excess) = early.excess_ppm(index, needed) else { break };
         // The percentile and the spike rule know of promotions that this threshold's own history may not show yet.
         let excess = if index < past { excess.max(present_ppm(input, allowed, index)).max(2 * u64::from(WHOLE)) } else { excess };
@@ -116,17 +124,17 @@ pub(super) fn largest(early: &Early, thresholds: &Thresholds, input: &Input, all
             best = Some(Part { index, far_max });
         }
     }
-    best.map(|part| Part { index: oldest(thresholds, input, part), ..part })
+    best.map(|part| Part { index: oldest(thresholds, input, part, reached), ..part })
 }
 
-/// The oldest threshold that has the pages of a part, as far as the job was observed for long enough.
-pub(super) fn oldest(thresholds: &Thresholds, input: &Input, part: Part) -> usize {
+/// The oldest of the first `reached` thresholds that has the pages of a part, as far as the job was observed for long enough.
+pub(super) fn oldest(thresholds: &Thresholds, input: &Input, part: Part, reached: usize) -> usize {
     // Ages are in scans, which are at most as long as a period.
     let observed = |index: usize| {
         let age_ms = thresholds.get(index).map_or(u64::MAX, |age| u64::from(age.0).saturating_mul(input.window_ms.0));
         age_ms.saturating_mul(5) <= input.job_age_ms.0.saturating_mul(2)
     };
-    let older = (part.index + 1..thresholds.len()).rev();
+    let older = (part.index + 1..reached).rev();
     older.into_iter().find(|&index| observed(index) && input.cold.at_or_above(index) >= part.far_max).unwrap_or(part.index)
 }
 

@@ -30,6 +30,7 @@ fn minute(promotions: &[(u8, u64)]) -> Input {
         allowance: None,
         trial_max: None,
         sample: None,
+        reach: None,
         veto: None,
     }
 }
@@ -202,7 +203,7 @@ proptest! {
     fn any_input_is_answered(window in any::<u64>(), ws in any::<u64>(), promoted in any::<u64>(), rate in any::<u32>(), k in any::<u32>()) {
         let params = Params::new(RatioPpm(rate), RatioPpm(k), Millis(0));
         let cold = histogram(&[(0, ws), (255, promoted)]);
-        let input = Input { job_age_ms: Millis(window), window_ms: Millis(window), cold, resident: cold, promotions: cold, returned: None, allowance: None, trial_max: None, sample: None, veto: None };
+        let input = Input { job_age_ms: Millis(window), window_ms: Millis(window), cold, resident: cold, promotions: cold, returned: None, allowance: None, trial_max: None, sample: None, reach: None, veto: None };
         prop_assert_eq!(run(&params, &[input]).len(), 1);
     }
 }
@@ -249,6 +250,7 @@ fn an_allowance_takes_the_place_of_the_rate() {
             allowance,
             trial_max: None,
             sample: None,
+            reach: None,
             veto: None,
         };
         step(&PARAMS, &thresholds, &State::default(), &input).1.best

@@ -18,9 +18,11 @@ fn input(cache: u64, refaulted: u64) -> Input {
         refaulted: Pages(refaulted),
         refault_cost: EVEN,
         cold: None,
+        inactive: None,
         allowance: None,
         trial_max: None,
         saved: None,
+        reclaimed: None,
         veto: None,
     }
 }
@@ -132,20 +134,57 @@ fn a_cache_whose_pages_return_at_once_is_left_alone() {
     // A page is out for two periods, and a warm-up has five.
     let (before, now) = (run(false, 0.5), run(true, 0.5));
     assert!(before.returned > 2_000_000 && now.returned < 50_000, "{} {}", before.returned, now.returned);
-    assert_eq!(now.state.rests, RESTS_MAX);
+    assert_eq!(now.state.resting.times, RESTS_MAX);
     // For twenty periods.
     let (before, now) = (run(false, 0.05), run(true, 0.05));
-    assert!(now.returned * 10 > before.returned * 9 && now.state.rests == 0, "{} {}", before.returned, now.returned);
+    assert!(now.returned * 10 > before.returned * 9 && now.state.resting.times == 0, "{} {}", before.returned, now.returned);
+}
+
+#[test]
+fn so_is_what_returned_in_a_burst() {
+    // A third of the cache is of a program that starts every 40 periods; the kernel evicts the rest first.
+    let run = |knows: bool| {
+        let (mut state, mut out, mut lost, mut far) = (State::default(), 0u64, 0u64, 0u64);
+        for period in 0..4_000u64 {
+            let returned = if period % 40 == 39 { out.saturating_sub(20_000) } else { 0 };
+            out -= returned;
+            let (job_age_ms, reclaimed) = (Millis(period * PERIOD.0), Pages(std::mem::take(&mut far)));
+            let reclaimed = knows.then_some(reclaimed);
+            let allowance = Some(Pages(1_000));
+            let input = Input { job_age_ms, allowance, reclaimed, saved: Some(Pages(out)), ..input(30_000 - out, returned) };
+            let (next, step) = step(&PARAMS, &state, &input);
+            state = next;
+            lost += returned;
+            if let Decision::Reclaim { pages } = step.decision {
+                far = pages.0.min(30_000 - out);
+                out += far;
+            }
+        }
+        (lost, out)
+    };
+    let (before, now) = (run(false), run(true));
+    assert!(now.0 * 4 < before.0 * 3, "{before:?} {now:?} pages returned, and are out");
+    assert!(now.1 >= 19_000, "{} of 20,000 that nothing reads are out", now.1);
+}
+
+#[test]
+fn nothing_is_kept_after_a_burst_where_ages_are_known() {
+    let burst = Input { allowance: Some(Pages(10)), reclaimed: Some(Pages(500)), ..input(10_000, 450) };
+    let keeps = |input: &Input| step(&PARAMS, &State::default(), input).0.needed;
+    assert_eq!(keeps(&burst), Pages(10_000));
+    assert_eq!(keeps(&Input { cold: Some(Pages(100)), ..burst }), Pages(0));
+    assert_eq!(keeps(&Input { reclaimed: Some(Pages(600)), ..burst }), Pages(0), "three quarters");
+    assert_eq!(keeps(&Input { allowance: Some(Pages(450)), ..burst }), Pages(0), "as permitted");
 }
 
 #[test]
 fn a_cache_that_was_left_alone_is_tried_again() {
     let mut job = Loop { allowance: Some(Pages(1_000)), ..Loop::new(&[(100_000.0, 0.5)]) };
     (0..200).for_each(|_| job.period(EVEN));
-    assert!(job.state.rests > 0);
+    assert!(job.state.resting.times > 0);
     job.parts[0].1 = 0.0;
     (0..2_000).for_each(|_| job.period(EVEN));
-    assert!(job.out_ratio() > 0.9 && job.state.rests == 0, "{} {}", job.out_ratio(), job.state.rests);
+    assert!(job.out_ratio() > 0.9 && job.state.resting.times == 0, "{} {}", job.out_ratio(), job.state.resting.times);
 }
 
 #[test]
@@ -196,6 +235,9 @@ fn only_old_pages_are_taken_where_ages_are_known() {
     assert_eq!(decide(Some(Pages(100)), 1_000_000, None), Decision::Reclaim { pages: Pages(100) });
     assert_eq!(decide(Some(Pages(63)), 1_000_000, None), Decision::Hold { reason: Hold::NothingCold });
     assert_eq!(decide(None, 1_000_000, None), Decision::Reclaim { pages: Pages(9_948) }, "times 1 + 0.693 * 120 / 150");
+    let inactive = |pages| step(&PARAMS, &state, &Input { inactive: Some(Pages(pages)), ..input(1_000_000, 0) }).1.decision;
+    assert_eq!(inactive(200), Decision::Reclaim { pages: Pages(200) });
+    assert_eq!(inactive(63), Decision::Hold { reason: Hold::NothingCold });
     assert_eq!(decide(None, 63, None), Decision::Hold { reason: Hold::AtFloor });
     assert_eq!(decide(None, 2_000, None), Decision::Reclaim { pages: Pages(64) }, "one part in 32");
     let journal: Params = serde_json::from_str(r#"{"promotion_rate_max":2000,"percentile":990000,"warmup_ms":600000}"#).unwrap();
@@ -212,10 +254,12 @@ proptest! {
         (age, elapsed, cache, refaulted) in any::<(u64, u64, u64, u64)>(),
         (promoted, cost, amount, wait) in any::<(u64, u32, u64, u32)>(),
         (owed, allowance, saved) in any::<(u64, Option<u64>, Option<u64>)>(),
-        (back, rest, rests, calm) in any::<(u64, u64, u32, u64)>(),
+        (back, out, needed, reclaimed) in any::<(u64, u64, u64, Option<u64>)>(),
+        (left, times, calm) in any::<(u64, u32, u64)>(),
     ) {
-        let (rest, calm) = (Millis(rest), Millis(calm));
-        let state = State { amount: Pages(amount), wait, owed: Pages(owed), back, rest, rests, calm };
+        let resting: Rests = serde_json::from_value(serde_json::json!({"left": left, "times": times, "calm": calm})).unwrap();
+        let (amount, owed, needed) = (Pages(amount), Pages(owed), Pages(needed));
+        let state = State { amount, wait, owed, back, out, needed, resting, keeping: resting };
         let input = Input {
             job_age_ms: Millis(age),
             elapsed_ms: Millis(elapsed),
@@ -223,6 +267,7 @@ proptest! {
             refault_cost: RatioPpm(cost),
             allowance: allowance.map(Pages),
             saved: saved.map(Pages),
+            reclaimed: reclaimed.map(Pages),
             ..input(cache, refaulted)
         };
         let (next, decided) = step(&PARAMS, &state, &input);

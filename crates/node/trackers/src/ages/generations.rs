@@ -10,7 +10,7 @@ use kernel::lru_gen::{Gen, LruGen as Files, Memcg, Node};
 use kernel::{Result, Roots};
 use units::{Age, Pages};
 
-use super::{Generation, Target};
+use super::{EVICTED_MIN, Generation, Target};
 
 /// The youngest threshold that generations are opened for before a job's first decision.
 const THRESHOLD_FIRST: Age = Age(4);
@@ -91,6 +91,13 @@ impl Generations {
         ages(&node.gens, self.scan_period)
     }
 
+    /// The age of a job's oldest generation that is worth evicting; zero if there is none.
+    pub(super) fn reach(&self, job: &str) -> Age {
+        let nodes = self.of_job(job).flat_map(|memcg| &memcg.nodes);
+        let old = nodes.flat_map(|node| self.ages(node)).filter(|(_, generation)| generation.anon_pages >= EVICTED_MIN.0);
+        old.map(|(age, _)| age).max().unwrap_or(Age(0))
+    }
+
     /// For each cgroup and node of a job the youngest generation that is at least `age` old; evicting it evicts all older ones too.
     pub(super) fn old(&self, job: &str, age: Age) -> Vec<Generation> {
         let mut generations = Vec::new();
@@ -151,6 +158,20 @@ mod tests {
         let gens = [gen_of(4, 370_000), gen_of(5, 241_000), gen_of(6, 119_000), gen_of(7, 3)];
         let got: Vec<_> = ages(&gens, Duration::from_secs(120)).map(|(age, g)| (g.seq, age.0)).collect();
         assert_eq!(got, [(4, 2), (5, 1), (6, 0), (7, 0)]);
+    }
+
+    #[test]
+    fn a_job_reaches_as_far_as_its_oldest_generation_with_pages() {
+        let gen_of = |seq, age_ms, anon_pages| Gen { seq, age_ms, anon_pages, file_pages: 9_000 };
+        let machine = crate::testing::Machine::new();
+        machine.put("sys/kernel/mm/lru_gen/enabled", b"0x0007\n");
+        machine.put("sys/kernel/debug/lru_gen", b"");
+        let memcg = |path: &str, gens| Memcg { id: 1, path: path.to_owned(), nodes: vec![Node { nid: 0, gens }] };
+        let mut generations = Generations::open(&machine.roots, Duration::from_secs(120)).unwrap();
+        let few = vec![gen_of(4, 900_000, 63), gen_of(5, 610_000, 64), gen_of(6, 241_000, 5_000), gen_of(7, 3, 5_000)];
+        generations.latest = vec![memcg("/job/part", few), memcg("/other", vec![gen_of(1, 90_000_000, 5_000), gen_of(2, 80_000_000, 0)])];
+        assert_eq!(generations.reach("/job"), Age(2), "the pages of generation 5 were accessed before 6 was opened");
+        assert_eq!(generations.reach("/new"), Age(0));
     }
 
     #[test]

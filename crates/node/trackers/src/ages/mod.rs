@@ -134,6 +134,12 @@ pub trait Tracker: Send {
         Vec::new()
     }
 
+    /// The age of a job's oldest generation that is worth evicting ([`EVICTED_MIN`]), where generations are opened at the pace of its
+    /// threshold; `None` elsewhere.
+    fn reach(&self, _path: &str) -> Option<Age> {
+        None
+    }
+
     /// Stops observation and leaves nothing behind in the kernel.
     ///
     /// # Errors
@@ -169,6 +175,10 @@ pub trait PageAges {
         None
     }
 }
+
+/// The fewest pages that a generation is asked for. The kernel isolates so many at once (`MIN_LRU_BATCH` in `mm/vmscan.c`); if it
+/// finds no anonymous ones among the oldest, it takes page cache instead.
+pub const EVICTED_MIN: Pages = Pages(64);
 
 /// A generation of MGLRU, which can be evicted as a whole.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

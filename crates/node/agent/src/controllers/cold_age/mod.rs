@@ -2,7 +2,7 @@
 //!
 //! Every job has this controller: where another policy decides, it holds and keeps learning.
 
-use config::{Config, Policy as Named};
+use config::{Actuator, Config, Policy as Named};
 use policy::cold_age::{self, Decision, Hold, Params, Reason as Rule, Sample, State, Step};
 use policy::histogram::Histogram;
 use policy::thresholds::Thresholds;
@@ -23,7 +23,7 @@ use crate::journal::{JobRecord, Record};
 use crate::limits::LimitReader;
 use crate::now::Now;
 use crate::view::JobView;
-use crate::{protection, swap_gate};
+use crate::{actuators, protection, swap_gate};
 
 mod offload;
 mod plan;
@@ -183,6 +183,13 @@ impl ColdAge {
     }
 }
 
+/// The age of the oldest pages that can go out now, if that is done by the generations that the job's tracker opens.
+fn reach(job: &Job, context: &Context) -> Option<Age> {
+    let (kind, configured) = (job.tracker.0, context.config.agent.actuator);
+    let by_generation = actuators::choose(configured, kind) == Actuator::LruGen && context.kernel.lru.is_some();
+    context.trackers.get(kind).filter(|_| by_generation)?.reach(job.path())
+}
+
 impl Controller for ColdAge {
     type Input = cold_age::Input;
     type Decision = Step;
@@ -216,6 +223,7 @@ impl Controller for ColdAge {
             allowance,
             trial_max: context.trial_max(job, Millis(window_ms), RatioPpm(0)),
             sample,
+            reach: reach(job, context),
             veto,
         })
     }
@@ -248,7 +256,7 @@ impl Controller for ColdAge {
             Decision::Offload { threshold, .. } => Some(threshold),
             Decision::Hold { .. } => step.threshold,
         };
-        job.signals.threshold = decided.or(job.signals.threshold);
+        job.signals.threshold = step.pace.or(decided).or(job.signals.threshold);
         job.signals.part = match step.decision {
             Decision::Offload { pages, reason: Rule::Partial, .. } => Some(pages),
             Decision::Hold { reason: Hold::PartIsFar | Hold::Owed } => Some(Pages::ZERO),

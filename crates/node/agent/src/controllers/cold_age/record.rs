@@ -126,6 +126,10 @@ impl Period {
             Hold::NothingCold => {
                 format!("hold: nothing resident has been idle for {}", self.step.threshold.map_or_else(String::new, seconds))
             }
+            Hold::OutOfReach => {
+                let threshold = self.step.threshold.map_or_else(String::new, seconds);
+                format!("hold: no generation of the kernel has been idle for {threshold} yet")
+            }
             Hold::PartIsFar => {
                 "hold: as many pages are in far memory as the objective allows; all cold pages would be promoted too often".to_owned()
             }
@@ -157,6 +161,7 @@ mod tests {
             threshold: None,
             working_set: Pages(0),
             promotions_max: Pages(0),
+            pace: None,
         };
         let check = |working_set, promoted, elapsed_ms, expected| {
             let outcome = Outcome { elapsed_ms, promoted: Pages(promoted), ..Outcome::default() };

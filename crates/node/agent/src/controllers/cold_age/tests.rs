@@ -19,6 +19,7 @@ fn period(job_age_ms: Millis, promoted: u64) -> Period {
         threshold: None,
         working_set: Pages(1_000),
         promotions_max: Pages(0),
+        pace: None,
     };
     let outcome = Outcome { elapsed_ms: Millis(60_000), promoted: Pages(promoted), ..Outcome::default() };
     Period { unix_ms: UnixMillis(0), job_age_ms, window_ms: Millis(60_000), step, outcome }

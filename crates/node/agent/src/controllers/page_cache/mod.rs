@@ -8,7 +8,7 @@ use policy::balance::AnonFileBias;
 use policy::cold_age;
 use policy::refaults::{self, Decision, Step};
 use policy::thresholds::Thresholds;
-use units::{Age, Millis, Pages, RatioPpm};
+use units::{Age, Bytes, Millis, Pages, RatioPpm};
 
 use super::policy::{Cadence, Policy};
 use super::recent::Recent;
@@ -99,6 +99,12 @@ fn cold(job: &Job) -> Option<Pages> {
     Some(scan.file.at_least(job.signals.threshold.unwrap_or(Age(1))))
 }
 
+/// Page cache that is not in the kernel's two youngest generations, if the job's tracker opens them: it is not of code that runs.
+fn inactive(job: &Job, context: &Context, listed: Option<Bytes>) -> Option<Pages> {
+    context.trackers.get(job.tracker.0)?.reach(job.path())?;
+    listed.map(|bytes| bytes.to_pages(kernel::page_size()))
+}
+
 impl Controller for PageCache {
     type Input = refaults::Input;
     type Decision = Step;
@@ -126,9 +132,11 @@ impl Controller for PageCache {
             refaulted: readings.refaulted - before.refaulted,
             refault_cost: refault_cost(costs),
             cold: cold(job),
+            inactive: inactive(job, context, stat.inactive_file),
             allowance,
             trial_max: context.trial_max(job, elapsed_ms, refault_cost(costs)),
             saved: Some(job.counters.page_cache.bytes().to_pages(page)),
+            reclaimed: Some(self.reclaimed),
             veto: veto::first(VETOES, job, context, now),
         })
     }

@@ -60,6 +60,7 @@ pub(crate) fn explain(step: &Step) -> String {
             }
             Hold::Refaults => "page cache: hold: more returned than permitted in one of the last periods".to_owned(),
             Hold::ReturnsTooSoon => "page cache: hold: what was reclaimed returned too soon to be worth it".to_owned(),
+            Hold::Needed => "page cache: hold: as much of it as the job needed when much returned at once".to_owned(),
             Hold::AtFloor => "page cache: hold: the job has hardly any".to_owned(),
             Hold::NothingCold => "page cache: hold: none of it is old".to_owned(),
             Hold::Vetoed(veto) => format!("page cache: hold: {}", words::veto(veto)),

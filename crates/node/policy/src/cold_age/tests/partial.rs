@@ -130,6 +130,35 @@ fn pages_that_are_not_accessed_go_out_a_minute_later_than_without_this_rule() {
 }
 
 #[test]
+fn where_no_generation_is_as_old_as_the_threshold_a_part_of_younger_pages_goes_out() {
+    for mean in [false, true] {
+        let params = Params { mean, ..PARTIAL };
+        let mut job = Job::new(16_000);
+        let mut random = fastrand::Rng::with_seed(7);
+        for _ in 0..300 {
+            job.period(&Params { warmup_ms: Millis(u64::MAX), ..params }, (0..160).map(|_| random.usize(0..16_000)));
+        }
+        let (cold, job_age_ms) = (histogram(&[(0, HOT), (3, 4_000), (10, 6_000), (40, 6_000)]), Millis(60_000 * 301));
+        let promotions = histogram(&[(3, 40), (10, 60), (40, 60)]);
+        let decide = |reach| {
+            let returned = Some(histogram(&[]));
+            let allowance = Some(Pages(ALLOWED));
+            let input = Input { job_age_ms, cold, resident: cold, promotions, returned, allowance, reach, ..minute(&[]) };
+            step(&params, &set(), &job.state, &input).1
+        };
+        let old = |step: Step| match step.decision {
+            Decision::Offload { threshold, pages, .. } => (threshold, pages),
+            Decision::Hold { reason } => panic!("{reason:?}"),
+        };
+        let (all, near, none) = (decide(None), decide(Some(Age(12))), decide(Some(Age(0))));
+        let (threshold, pages) = old(near);
+        assert!(threshold <= Age(12) && threshold < old(all).0 && pages > Pages(0), "{mean}: {near:?}, without a limit {all:?}");
+        assert_eq!((all.pace, near.pace), (None, Some(old(all).0)), "{mean}: generations are opened for the threshold without a limit");
+        assert!(!matches!(none.decision, Decision::Offload { threshold: Age(0), .. }));
+    }
+}
+
+#[test]
 fn a_part_survives_a_restart_and_ends_with_a_veto() {
     let mut job = Job::new(16_000);
     let mut random = fastrand::Rng::with_seed(6);

@@ -313,6 +313,10 @@ impl Tracker for SampledFrames {
         self.generations.as_ref().map(|generations| generations.old(path, age)).unwrap_or_default()
     }
 
+    fn reach(&self, path: &str) -> Option<Age> {
+        self.generations.as_ref().map(|generations| generations.reach(path))
+    }
+
     /// Frames of the job's sample that have become free leave it at once: at the next scan they may have another page of the job.
     fn swapped_out(&mut self, job: u64, _: Pages) {
         let Some(sample) = self.jobs.get_mut(&job) else { return };

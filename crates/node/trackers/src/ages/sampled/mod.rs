@@ -368,6 +368,10 @@ impl Tracker for Sampled {
         self.generations.as_ref().map(|generations| generations.old(path, age)).unwrap_or_default()
     }
 
+    fn reach(&self, path: &str) -> Option<Age> {
+        self.generations.as_ref().map(|generations| generations.reach(path))
+    }
+
     fn stop(&mut self) -> Result<()> {
         self.stop_session()?;
         self.jobs.clear();
