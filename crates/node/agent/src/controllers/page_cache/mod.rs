@@ -99,8 +99,12 @@ fn cold(job: &Job) -> Option<Pages> {
     Some(scan.file.at_least(job.signals.threshold.unwrap_or(Age(1))))
 }
 
-/// Page cache that is not in the kernel's two youngest generations, if the job's tracker opens them: it is not of code that runs.
+/// Page cache that is not in the kernel's two youngest generations, and so not of code that runs, if the job's tracker opens them and
+/// knows no ages of page cache.
 fn inactive(job: &Job, context: &Context, listed: Option<Bytes>) -> Option<Pages> {
+    if cold(job).is_some() {
+        return None;
+    }
     context.trackers.get(job.tracker.0)?.reach(job.path())?;
     listed.map(|bytes| bytes.to_pages(kernel::page_size()))
 }
