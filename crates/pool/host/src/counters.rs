@@ -176,6 +176,7 @@ mod tests {
     use std::path::Path;
 
     use super::*;
+    use crate::testing::script;
 
     /// Output of `perf stat --json`. The lines with metrics are made by hand: the test machines have no counters.
     const OUTPUT: &str = r#"
@@ -230,13 +231,5 @@ not an object
         assert!(error.contains("no process") && error.contains("--pid 8"), "{error}");
         let idle = Perf { program: script(directory.path(), "idle", "true"), groups: "TopdownL1".to_owned() };
         assert!(idle.of_command(&Command::new("true")).unwrap_err().to_string().contains("counted nothing"));
-    }
-
-    fn script(directory: &Path, name: &str, text: &str) -> PathBuf {
-        use std::os::unix::fs::PermissionsExt;
-        let path = directory.join(name);
-        std::fs::write(&path, format!("#!/bin/sh\n{text}\n")).unwrap();
-        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
-        path
     }
 }

@@ -36,4 +36,6 @@ pub mod process;
 pub mod settings;
 pub mod share;
 pub mod socket;
+#[cfg(test)]
+mod testing;
 pub mod vm;

@@ -144,10 +144,7 @@ mod tests {
     const STATS: &str = include_str!("../../../testdata/dommemstat");
 
     fn virsh(directory: &Path, script: &str) -> Virsh {
-        use std::os::unix::fs::PermissionsExt;
-        let program = directory.join("virsh");
-        std::fs::write(&program, format!("#!/bin/sh\n{script}\n")).unwrap();
-        std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
+        let program = crate::testing::script(directory, "virsh", script);
         Virsh { program, uri: "test:///default".to_owned() }
     }
 

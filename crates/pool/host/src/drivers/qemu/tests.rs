@@ -100,10 +100,7 @@ fn a_confined_guest_maps_its_slice_without_access_to_directories() {
 
 /// A driver that runs a script in place of QEMU.
 fn qemu(directory: &Path, script: &str) -> Qemu {
-    use std::os::unix::fs::PermissionsExt;
-    let program = directory.join("qemu");
-    std::fs::write(&program, format!("#!/bin/sh\n{script}\n")).unwrap();
-    std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let program = crate::testing::script(directory, "qemu", script);
     Qemu::new(Settings { program, ..Settings::example() }, directory.to_owned())
 }
 

@@ -20,10 +20,8 @@ fn with_counters(simulated: &Simulated, score: std::ops::RangeInclusive<f64>) ->
         .iter()
         .map(|(name, value)| format!("{{\"metric-value\" : \"{value}\", \"metric-unit\" : \"tma_{name}\"}}"))
         .collect();
-    let perf = simulated.1.join("perf");
-    let script = format!("#!/bin/sh\n[ $1 = list ] && exec echo TopdownL1\ncat > \"$6\" <<'EOF'\n{}\nEOF\n", lines.join("\n"));
-    std::fs::write(&perf, script).unwrap();
-    std::fs::set_permissions(&perf, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    let script = format!("[ $1 = list ] && exec echo TopdownL1\ncat > \"$6\" <<'EOF'\n{}\nEOF", lines.join("\n"));
+    let perf = crate::testing::script(&simulated.1, "perf", &script);
     let roots = kernel::Roots::under(&simulated.1);
     std::fs::create_dir_all(roots.sys.join("bus/event_source/devices/cpu")).unwrap();
     let predictor = Models::load(&testdata.join("untouched.onnx"), Some(&testdata.join("insensitive.onnx")));

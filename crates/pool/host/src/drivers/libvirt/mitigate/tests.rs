@@ -2,7 +2,7 @@
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
-use std::os::unix::fs::{PermissionsExt, symlink};
+use std::os::unix::fs::symlink;
 use std::path::Path;
 
 use kernel::maps::{Kind, Perms};
@@ -215,9 +215,7 @@ fn unfinished(directory: &Path, first: &str, second: &str, locks: usize) -> (Con
     for slice in &slices[..locks] {
         symlink(&slice.path, of_process.join(format!("fd/{}", slice.index))).unwrap();
     }
-    let program = directory.join("virsh");
-    std::fs::write(&program, "#!/bin/sh\necho \"$*\" >>\"$0.log\"; echo '{\"return\":{}}'\n").unwrap();
-    std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let program = crate::testing::script(directory, "virsh", r#"echo "$*" >>"$0.log"; echo '{"return":{}}'"#);
     let virsh = Virsh { program, uri: String::new() };
     let settings = Settings { pool_node: 0, ..Settings::example() };
     let connection = Connection { settings, virsh, roots: Roots::under(directory) };
