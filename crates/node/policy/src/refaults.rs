@@ -29,8 +29,8 @@
 //! of the pages are known, only old ones go out, and this does not apply.
 //!
 //! In one period at most one part in 32 of the cache goes out. Where every page's age is known, at most those that are old; where only
-//! generations of the kernel are, at most those of its older ones: code that runs is in the two youngest, and without it a
-//! program stands still.
+//! generations of the kernel are, at most those that no process maps, or that are in its older ones: code that runs is mapped and in the
+//! two youngest, and without it a program stands still.
 //!
 //! # Properties
 //! Each is a test of this name: a cache that nothing reads goes out; a cache that is read at random keeps the objective in K of
@@ -144,10 +144,10 @@ pub struct Input {
     pub refault_cost: RatioPpm,
     /// Pages of the cache that are old; `None` where ages are not known.
     pub cold: Option<Pages>,
-    /// Pages of the cache that were not accessed since the kernel's two youngest generations were opened; `None` where nothing opens
-    /// them.
+    /// Pages of the cache that no process maps, or that were not accessed since the kernel's two youngest generations were opened;
+    /// `None` where nothing opens them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub inactive: Option<Pages>,
+    pub spare: Option<Pages>,
     /// Permitted promotions and refaults in the period, if they follow from the job's stall target and the cost of a promotion
     /// ([`crate::cold_age::allowance`]) instead of P.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -237,7 +237,7 @@ pub fn step(params: &Params, state: &State, input: &Input) -> (State, Step) {
         hold(Hold::ReturnsTooSoon)
     } else {
         next.amount = grown(state.amount, params, input.elapsed_ms).min(most);
-        let pages = [input.cold, input.inactive].into_iter().flatten().fold(next.amount, Pages::min);
+        let pages = [input.cold, input.spare].into_iter().flatten().fold(next.amount, Pages::min);
         match input.veto {
             Some(veto) => hold(Hold::Vetoed(veto)),
             None if input.cache < params.floor => hold(Hold::AtFloor),

@@ -231,7 +231,7 @@ impl Thermocline {
             refaulted: view.pages(now.refaulted - before.refaulted),
             refault_cost,
             cold: self.scan.as_ref().filter(|_| self.ages.is_exact()).map(old),
-            inactive: self.inactive_cache(view),
+            spare: self.spare_cache(view),
             allowance: (self.policy == Policy::Auto).then(|| cold_age::allowance(target, elapsed_ms, anon_us)),
             trial_max: None,
             saved: Some(self.saved_cache(view, now.refaulted - before.refaulted)),
@@ -247,8 +247,8 @@ impl Thermocline {
         }
     }
 
-    /// Page cache that is not in the two youngest generations, where those are opened.
-    fn inactive_cache(&self, view: &View<'_>) -> Option<Pages> {
+    /// Page cache that is not in the two youngest generations, where those are opened. All of a trace's counts as mapped.
+    fn spare_cache(&self, view: &View<'_>) -> Option<Pages> {
         let closed = self.closed(view).skip(1).map(|(generation, _)| generation.groups[Kind::File.index()]).sum();
         (!self.ages.is_exact()).then(|| view.pages(closed))
     }

@@ -58,6 +58,8 @@ pub struct MemoryStat {
     pub shmem: Option<Bytes>,
     /// Memory under writeback to a device, swap included.
     pub file_writeback: Option<Bytes>,
+    /// Page cache and shared memory that a process maps.
+    pub file_mapped: Option<Bytes>,
     /// Memory that is both in DRAM and in swap.
     pub swapcached: Option<Bytes>,
     /// Compressed size of the cgroup's pages in zswap, in DRAM.
@@ -135,6 +137,7 @@ pub fn parse_stat(text: &str) -> Result<MemoryStat, Malformed> {
         file: size("file")?,
         shmem: size("shmem")?,
         file_writeback: size("file_writeback")?,
+        file_mapped: size("file_mapped")?,
         swapcached: size("swapcached")?,
         zswap: size("zswap")?,
         zswapped: size("zswapped")?,

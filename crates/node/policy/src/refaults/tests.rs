@@ -18,7 +18,7 @@ fn input(cache: u64, refaulted: u64) -> Input {
         refaulted: Pages(refaulted),
         refault_cost: EVEN,
         cold: None,
-        inactive: None,
+        spare: None,
         allowance: None,
         trial_max: None,
         saved: None,
@@ -235,9 +235,9 @@ fn only_old_pages_are_taken_where_ages_are_known() {
     assert_eq!(decide(Some(Pages(100)), 1_000_000, None), Decision::Reclaim { pages: Pages(100) });
     assert_eq!(decide(Some(Pages(63)), 1_000_000, None), Decision::Hold { reason: Hold::NothingCold });
     assert_eq!(decide(None, 1_000_000, None), Decision::Reclaim { pages: Pages(9_948) }, "times 1 + 0.693 * 120 / 150");
-    let inactive = |pages| step(&PARAMS, &state, &Input { inactive: Some(Pages(pages)), ..input(1_000_000, 0) }).1.decision;
-    assert_eq!(inactive(200), Decision::Reclaim { pages: Pages(200) });
-    assert_eq!(inactive(63), Decision::Hold { reason: Hold::NothingCold });
+    let spare = |pages| step(&PARAMS, &state, &Input { spare: Some(Pages(pages)), ..input(1_000_000, 0) }).1.decision;
+    assert_eq!(spare(200), Decision::Reclaim { pages: Pages(200) });
+    assert_eq!(spare(63), Decision::Hold { reason: Hold::NothingCold });
     assert_eq!(decide(None, 63, None), Decision::Hold { reason: Hold::AtFloor });
     assert_eq!(decide(None, 2_000, None), Decision::Reclaim { pages: Pages(64) }, "one part in 32");
     let journal: Params = serde_json::from_str(r#"{"promotion_rate_max":2000,"percentile":990000,"warmup_ms":600000}"#).unwrap();

@@ -22,6 +22,7 @@ use crate::journal::{JobRecord, Record};
 use crate::now::Now;
 use crate::reclaim::{charge, count, reclaim};
 use crate::tiers::PageCosts;
+use kernel::cgroup::MemoryStat;
 use trackers::ages::Kind;
 
 pub mod record;
@@ -99,14 +100,19 @@ fn cold(job: &Job) -> Option<Pages> {
     Some(scan.file.at_least(job.signals.threshold.unwrap_or(Age(1))))
 }
 
-/// Page cache that is not in the kernel's two youngest generations, and so not of code that runs, if the job's tracker opens them and
-/// knows no ages of page cache.
-fn inactive(job: &Job, context: &Context, listed: Option<Bytes>) -> Option<Pages> {
+/// Page cache that is not of code that runs, if the job's tracker opens generations and knows no ages of page cache.
+fn spare(job: &Job, context: &Context, cache: Bytes, stat: &MemoryStat) -> Option<Pages> {
     if cold(job).is_some() {
         return None;
     }
     context.trackers.get(job.tracker.0)?.reach(job.path())?;
-    listed.map(|bytes| bytes.to_pages(kernel::page_size()))
+    Some(unused(cache, stat.file_mapped?, stat.inactive_file?).to_pages(kernel::page_size()))
+}
+
+/// Page cache that no process maps, or that is not in the kernel's two youngest generations, whichever is more. Of mapped shared memory
+/// as much is assumed to be page cache.
+fn unused(cache: Bytes, mapped: Bytes, inactive: Bytes) -> Bytes {
+    inactive.max(cache - mapped)
 }
 
 impl Controller for PageCache {
@@ -116,7 +122,7 @@ impl Controller for PageCache {
     fn read(&mut self, job: &mut Job, context: &mut Context, now: Now) -> kernel::Result<refaults::Input> {
         let page = kernel::page_size();
         let stat = job.cgroup.stat()?;
-        let cache = (stat.file.unwrap_or_default() - stat.shmem.unwrap_or_default()).to_pages(page);
+        let cache = stat.file.unwrap_or_default() - stat.shmem.unwrap_or_default();
         let readings = Readings {
             at: now.since_boot,
             promoted: job.counters.totals.promoted.to_pages(page),
@@ -130,13 +136,13 @@ impl Controller for PageCache {
         Ok(refaults::Input {
             job_age_ms: Millis(job.age_ms(now).0),
             elapsed_ms,
-            cache,
+            cache: cache.to_pages(page),
             working_set: resident.unwrap_or_default(),
             promoted: readings.promoted - before.promoted,
             refaulted: readings.refaulted - before.refaulted,
             refault_cost: refault_cost(costs),
             cold: cold(job),
-            inactive: inactive(job, context, stat.inactive_file),
+            spare: spare(job, context, cache, &stat),
             allowance,
             trial_max: context.trial_max(job, elapsed_ms, refault_cost(costs)),
             saved: Some(job.counters.page_cache.bytes().to_pages(page)),
@@ -219,5 +225,19 @@ impl Slot for PageCache {
 
     fn explain(&self, _: &Job) -> Option<String> {
         self.last.as_ref().map(record::explain)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn code_that_runs_is_not_taken() {
+        let unused = |cache, mapped, inactive| unused(Bytes::mib(cache), Bytes::mib(mapped), Bytes::mib(inactive));
+        assert_eq!(unused(9, 9, 0), Bytes::ZERO, "all of it is code in use");
+        assert_eq!(unused(9, 9, 7), Bytes::mib(7), "most of it was not executed for long");
+        assert_eq!(unused(100, 9, 0), Bytes::mib(91), "files that were read, in the youngest generations");
+        assert_eq!(unused(9, 500, 0), Bytes::ZERO, "shared memory is mapped as well");
     }
 }
