@@ -346,7 +346,7 @@ pub fn step(params: &Params, thresholds: &Thresholds, state: &State, input: &Inp
     let mut pace = thresholds.get(chosen);
     let part = next.early.as_mut().filter(|_| params.bound && params.partial).and_then(|early| {
         let largest = |reached| partial::largest(early, thresholds, input, promotions_max, past, needed, reached);
-        let wanted = largest(thresholds.len()).filter(|part| part.far_max > input.cold.at_or_above(chosen));
+        let wanted = input.reach.and_then(|_| largest(thresholds.len())).filter(|part| part.far_max > input.cold.at_or_above(chosen));
         pace = wanted.map_or(pace, |part| thresholds.get(part.index));
         let part = largest(reached)?;
         Some(early.taken.follow(part, input, promotions_max, needed))
@@ -357,7 +357,7 @@ pub fn step(params: &Params, thresholds: &Thresholds, state: &State, input: &Inp
     };
     let (decision, threshold) = match next.follow_mean(params, input, promotions_max) {
         Some(mean) => {
-            pace = mean.wanted(params, input, thresholds, promotions_max);
+            pace = input.reach.and_then(|_| mean.wanted(params, input, thresholds, promotions_max));
             mean.decide(params, input, thresholds, promotions_max)
         }
         None => (decision, thresholds.get(chosen)),

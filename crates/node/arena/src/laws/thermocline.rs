@@ -30,7 +30,7 @@ const ANON_ONLY: AnonFileBias = AnonFileBias::Swappiness(200);
 /// With fewer returns than this in a period, the agent learns no cost from its stalls.
 const LEARN_PAGES_MIN: u64 = 32;
 
-/// Generations with fewer pages are left alone (`agent/src/actuators/lru.rs`).
+/// Generations with fewer pages are left alone (`EVICTED_MIN` in `trackers/src/ages/mod.rs`).
 const EVICTED_MIN: Pages = Pages(64);
 
 /// The weight of a period in the learned cost is one part in this many.

@@ -104,13 +104,16 @@ impl Mean {
     /// Decides for one control period, and returns the threshold as well.
     pub(super) fn decide(&self, params: &Params, input: &Input, thresholds: &Thresholds, allowed: Pages) -> (Decision, Option<Age>) {
         let largest = |reached| self.largest(params, thresholds, input, allowed, reached);
-        let largest = largest(input.reached(thresholds)).or_else(|| largest(thresholds.len()));
+        let reached = largest(input.reached(thresholds));
+        let largest = reached.or_else(|| largest(thresholds.len()));
         let threshold = largest.and_then(|(part, _)| thresholds.get(part.index));
         let held = |reason| (Decision::Hold { reason }, threshold);
         let (Some((part, all)), Some(at)) = (largest, threshold) else {
             return held(hold(params, input, Some(Age(0))).unwrap_or(Hold::ShortHistory));
         };
-        if let Some(reason) = hold(params, input, threshold).or(self.is_owed().then_some(Hold::Owed)) {
+        let owed = self.is_owed().then_some(Hold::Owed);
+        let beyond = reached.is_none().then_some(Hold::OutOfReach);
+        if let Some(reason) = hold(params, input, threshold).or(owed).or(beyond) {
             return held(reason);
         }
         let resident = input.resident.at_or_above(part.index);

@@ -154,7 +154,8 @@ fn where_no_generation_is_as_old_as_the_threshold_a_part_of_younger_pages_goes_o
         let (threshold, pages) = old(near);
         assert!(threshold <= Age(12) && threshold < old(all).0 && pages > Pages(0), "{mean}: {near:?}, without a limit {all:?}");
         assert_eq!((all.pace, near.pace), (None, Some(old(all).0)), "{mean}: generations are opened for the threshold without a limit");
-        assert!(!matches!(none.decision, Decision::Offload { threshold: Age(0), .. }));
+        let held = matches!(none.decision, Decision::Hold { reason: Hold::OutOfReach | Hold::NoThresholdQualifies });
+        assert!(held && none.pace == Some(old(all).0), "{mean}: {none:?}");
     }
 }
 
