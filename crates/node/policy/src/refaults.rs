@@ -28,6 +28,10 @@
 //! of it goes out for four warm-ups, and for 8, 16 and 32 if that happens again. What the cache has beyond that still may. Where ages
 //! of the pages are known, only old ones go out, and this does not apply.
 //!
+//! If, beyond the objective, half as many return in one period as went out in the last warm-up, the agent was too fast to see it: by then
+//! more had followed. From then on it pauses after each request, and reclaims more only after a pause in which that did not happen again.
+//! The first pause is half a warm-up; each failure doubles it, up to 32 warm-ups, and each pause without one halves it again.
+//!
 //! In one period at most one part in 32 of the cache goes out. Where every page's age is known, at most those that are old; where only
 //! generations of the kernel are, at most those that no process maps, or that are in its older ones: code that runs is mapped and in the
 //! two youngest, and without it a program stands still.
@@ -35,7 +39,7 @@
 //! # Properties
 //! Each is a test of this name: a cache that nothing reads goes out; a cache that is read at random keeps the objective in K of
 //! the periods; dearer refaults leave more of the cache; a cache whose pages return at once is left alone; so is what returned in a
-//! burst; it never acts before the warm-up; it is deterministic for any input.
+//! burst; after a failure one request at a time is tried; it never acts before the warm-up; it is deterministic for any input.
 
 use serde::{Deserialize, Serialize};
 
@@ -68,6 +72,9 @@ const RESTS_MAX: u32 = 2;
 /// What returned in a burst is kept for four warm-ups at first, and for 32 at most.
 const KEPT_WARMUPS: u64 = 2;
 const KEPT_MAX: u32 = 4;
+
+/// A request failed if half as many returned as went out in the last warm-up.
+const FAILED: (u64, u64) = (1, 2);
 
 /// A burst: four fifths as many as went out. Of pages that are read at random, a period returns a small part of them.
 const BURST: (u64, u64) = (4, 5);
@@ -115,6 +122,9 @@ pub struct State {
     /// While none of that goes out.
     #[serde(default, skip_serializing_if = "Rests::is_none")]
     keeping: Rests,
+    /// Between requests, since one failed.
+    #[serde(default, skip_serializing_if = "Pauses::is_none")]
+    pauses: Pauses,
 }
 
 fn is_zero(count: &u64) -> bool {
@@ -199,6 +209,8 @@ pub enum Hold {
     Needed,
     /// None of it is old.
     NothingCold,
+    /// What went out last has time to return.
+    Awaited,
     /// A veto is in effect.
     Vetoed(Veto),
 }
@@ -235,15 +247,23 @@ pub fn step(params: &Params, state: &State, input: &Input) -> (State, Step) {
         hold(Hold::Refaults)
     } else if is_in_vain {
         hold(Hold::ReturnsTooSoon)
+    } else if next.pauses.is_pause() {
+        hold(Hold::Awaited)
     } else {
-        next.amount = grown(state.amount, params, input.elapsed_ms).min(most);
+        let before = std::mem::replace(&mut next.amount, grown(state.amount, params, input.elapsed_ms).min(most));
         let pages = [input.cold, input.spare].into_iter().flatten().fold(next.amount, Pages::min);
         match input.veto {
             Some(veto) => hold(Hold::Vetoed(veto)),
             None if input.cache < params.floor => hold(Hold::AtFloor),
-            None if input.cache < needed + pages => hold(Hold::Needed),
+            None if input.cache < needed + pages => {
+                next.amount = before;
+                hold(Hold::Needed)
+            }
             None if pages < LEAST => hold(Hold::NothingCold),
-            None => Decision::Reclaim { pages },
+            None => {
+                next.pauses.begin(doubled_in(params));
+                Decision::Reclaim { pages }
+            }
         }
     };
     (next, Step { decision, returned, allowed })
@@ -289,13 +309,19 @@ impl State {
 
     /// Takes in what went out and returned, and says how much of the cache must stay because of a burst.
     fn needed(&mut self, params: &Params, input: &Input, over: bool) -> Pages {
+        self.pauses.pass(input.elapsed_ms);
         let Some(reclaimed) = input.reclaimed.filter(|_| input.cold.is_none()) else { return Pages::ZERO };
         let parts = |pages: Pages| pages.0.saturating_mul(PARTS_OF_PAGE);
         self.out = decayed(self.out, input.elapsed_ms, params.warmup_ms).saturating_add(parts(reclaimed));
-        let (unit, (share, of)) = (Millis(params.warmup_ms.0.saturating_mul(KEPT_WARMUPS)), BURST);
+        let back = parts(input.refaulted);
+        let is_share =
+            |(share, of): (u64, u64)| over && input.refaulted >= LEAST && back.saturating_mul(of) > self.out.saturating_mul(share);
+        if is_share(FAILED) && self.wait == 0 && self.owed == Pages::ZERO {
+            self.pauses.fail();
+        }
+        let unit = Millis(params.warmup_ms.0.saturating_mul(KEPT_WARMUPS));
         let kept = self.keeping.pass(input.elapsed_ms, unit);
-        let is_burst = parts(input.refaulted).saturating_mul(of) > self.out.saturating_mul(share);
-        if over && is_burst && input.refaulted >= LEAST {
+        if is_share(BURST) {
             self.needed = if kept { self.needed.max(input.cache) } else { input.cache };
             self.keeping.begin(unit, KEPT_MAX);
             self.amount = Pages::ZERO;
@@ -313,15 +339,22 @@ fn decayed(quantity: u64, time: Millis, life: Millis) -> u64 {
     u64::try_from(kept).unwrap_or(quantity)
 }
 
-/// The amount of the next period: doubled in a quarter of the warm-up, by 2^x of about 1 + 0.693 x.
+/// The time in which the amount doubles.
+fn doubled_in(params: &Params) -> Millis {
+    Millis((params.warmup_ms.0 / 4).max(1))
+}
+
+/// The amount of the next period, by 2^x of about 1 + 0.693 x.
 fn grown(amount: Pages, params: &Params, elapsed_ms: Millis) -> Pages {
-    let doubled_in = (params.warmup_ms.0 / 4).max(1);
+    let doubled_in = doubled_in(params).0;
     let more = u128::from(amount.0) * u128::from(elapsed_ms.0.min(doubled_in)) * 693 / (u128::from(doubled_in) * 1_000);
     (amount + Pages(u64::try_from(more).unwrap_or(u64::MAX))).max(LEAST)
 }
 
+mod pauses;
 mod rests;
 
+use pauses::Pauses;
 use rests::Rests;
 
 #[cfg(test)]

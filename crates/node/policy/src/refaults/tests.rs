@@ -168,6 +168,34 @@ fn so_is_what_returned_in_a_burst() {
 }
 
 #[test]
+fn after_a_failure_one_request_at_a_time_is_tried() {
+    // All of the cache is read every six periods; nothing of it is cold.
+    let run = |knows: bool, idle: u64| {
+        let (mut state, mut out, mut lost, mut far) = (State::default(), 0u64, [0u64; 2], 0u64);
+        for period in 0..2_000u64 {
+            let is_read = period % 6 == 5 && period < idle;
+            let returned = if is_read { std::mem::take(&mut out) } else { 0 };
+            let reclaimed = knows.then_some(Pages(std::mem::take(&mut far)));
+            let (job_age_ms, saved) = (Millis(period * PERIOD.0), Some(Pages(out)));
+            let input = Input { job_age_ms, allowance: Some(Pages(50)), reclaimed, saved, ..input(30_000 - out, returned) };
+            let (next, step) = step(&PARAMS, &state, &input);
+            state = next;
+            lost[usize::from(period > 500)] += returned;
+            if let Decision::Reclaim { pages } = step.decision {
+                far = pages.0.min(30_000 - out);
+                out += far;
+            }
+        }
+        (lost, out, state.pauses.doublings)
+    };
+    let (before, now) = (run(false, u64::MAX), run(true, u64::MAX));
+    assert!(now.0[1] * 3 < before.0[1], "{before:?} {now:?} pages returned");
+    assert!(now.0[1] <= 1_500 / 64 * LEAST.0, "one request per pause: {now:?}");
+    let calm = run(true, 1_000);
+    assert!(calm.1 > 25_000 && calm.2 == 0, "what nothing reads any more goes out: {calm:?}");
+}
+
+#[test]
 fn nothing_is_kept_after_a_burst_where_ages_are_known() {
     let burst = Input { allowance: Some(Pages(10)), reclaimed: Some(Pages(500)), ..input(10_000, 450) };
     let keeps = |input: &Input| step(&PARAMS, &State::default(), input).0.needed;
@@ -258,8 +286,10 @@ proptest! {
         (left, times, calm) in any::<(u64, u32, u64)>(),
     ) {
         let resting: Rests = serde_json::from_value(serde_json::json!({"left": left, "times": times, "calm": calm})).unwrap();
+        let pauses = serde_json::json!({"left": calm, "doublings": times, "calm": left % 2 == 0});
+        let pauses: Pauses = serde_json::from_value(pauses).unwrap();
         let (amount, owed, needed) = (Pages(amount), Pages(owed), Pages(needed));
-        let state = State { amount, wait, owed, back, out, needed, resting, keeping: resting };
+        let state = State { amount, wait, owed, back, out, needed, resting, keeping: resting, pauses };
         let input = Input {
             job_age_ms: Millis(age),
             elapsed_ms: Millis(elapsed),

@@ -63,6 +63,7 @@ pub(crate) fn explain(step: &Step) -> String {
             Hold::Needed => "page cache: hold: as much of it as the job needed when much returned at once".to_owned(),
             Hold::AtFloor => "page cache: hold: the job has hardly any".to_owned(),
             Hold::NothingCold => "page cache: hold: none of it is old".to_owned(),
+            Hold::Awaited => "page cache: hold: what went out last may still return".to_owned(),
             Hold::Vetoed(veto) => format!("page cache: hold: {}", words::veto(veto)),
         },
     }
