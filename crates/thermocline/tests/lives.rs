@@ -4,7 +4,7 @@
 use std::fmt::Write as _;
 use std::path::Path;
 
-use program::{check, thermocline};
+use program::{check, refused, thermocline};
 
 #[path = "rollouts/program.rs"]
 mod program;
@@ -29,11 +29,6 @@ fn end(directory: &Path, host: &str, guests: std::ops::Range<u32>) {
         );
     }
     std::fs::write(path, text).unwrap();
-}
-
-fn refused(directory: &Path, arguments: &str, pieces: &[&str]) {
-    let (done, text) = thermocline(directory, arguments);
-    assert!(!done && pieces.iter().all(|piece| text.contains(piece)), "{arguments}: {text}");
 }
 
 #[test]

@@ -3,18 +3,13 @@
 
 use std::path::Path;
 
-use program::{check, thermocline};
+use program::{check, refused};
 
 #[path = "rollouts/program.rs"]
 mod program;
 
 const HOST: &str = "name = \"host-a\"\nlocal_memory = \"64GiB\"\nstate = \"state\"\n[manager]\nurl = \"http://127.0.0.1:1\"\n\
                     [predict]\nuntouched = \"models/untouched.onnx\"\nroot = \"root.json\"\n";
-
-fn refused(directory: &Path, arguments: &str, pieces: &[&str]) {
-    let (done, text) = thermocline(directory, arguments);
-    assert!(!done && pieces.iter().all(|piece| text.contains(piece)), "{arguments}: {text}");
-}
 
 #[test]
 fn models_reach_a_host_signed_and_are_withdrawn() {

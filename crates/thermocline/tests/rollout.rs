@@ -5,16 +5,10 @@ use std::path::Path;
 
 use serde_json::Value;
 
-use program::{check, thermocline};
+use program::{check, refused, thermocline};
 
 #[path = "rollouts/program.rs"]
 mod program;
-
-/// It refuses, and says all of these.
-fn refused(directory: &Path, arguments: &str, pieces: &[&str]) {
-    let (done, text) = thermocline(directory, arguments);
-    assert!(!done && pieces.iter().all(|piece| text.contains(piece)), "{arguments}: {text}");
-}
 
 const BUNDLE: &str = "schema = 1\nversion = 7\nid = \"k98\"\ncreated = 2026-01-01T00:00:00Z\nexpires = 2226-01-01T00:00:00Z\n\
                       [knobs.cold_age]\npercentile = \"98%\"\n";

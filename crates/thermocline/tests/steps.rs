@@ -8,16 +8,10 @@ use serde_json::Value;
 use trace::Writer;
 use units::Bytes;
 
-use rollouts::program::{check, thermocline};
+use rollouts::program::{check, refused};
 use rollouts::{SIGNED, json, published, since, traced};
 
 mod rollouts;
-
-/// It refuses, and says all of these.
-fn refused(directory: &Path, arguments: &str, pieces: &[&str]) {
-    let (done, text) = thermocline(directory, arguments);
-    assert!(!done && pieces.iter().all(|piece| text.contains(piece)), "{arguments}: {text}");
-}
 
 #[test]
 fn a_good_bundle_goes_all_the_way() {

@@ -19,6 +19,7 @@ use trace::{Basis, Entry, Figures, JobId, Labels, Writer};
 use units::{Bytes, Millis, Pages, RatioPpm, UnixMillis};
 
 mod live;
+#[expect(dead_code, reason = "here the program refuses nothing")]
 #[path = "../rollouts/mod.rs"]
 mod rollouts;
 

@@ -21,3 +21,9 @@ pub(crate) fn check(directory: &Path, arguments: &str, pieces: &[&str]) -> Strin
     assert!(done && pieces.iter().all(|piece| text.contains(piece)), "{arguments}: {text}");
     text
 }
+
+/// It refuses, and says all of these.
+pub(crate) fn refused(directory: &Path, arguments: &str, pieces: &[&str]) {
+    let (done, text) = thermocline(directory, arguments);
+    assert!(!done && pieces.iter().all(|piece| text.contains(piece)), "{arguments}: {text}");
+}
