@@ -1,8 +1,6 @@
 //! `thermocline rollout` as an operator meets it.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test; clippy's own exemption does not reach the functions beside the tests")]
 
-use std::path::Path;
-
 use serde_json::Value;
 
 use program::{check, refused, thermocline};

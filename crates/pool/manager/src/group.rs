@@ -15,6 +15,7 @@
 //! - *Same rows.* An entry has the hash of the rows that it was made for. A member with other rows stops.
 //! - *One leader.* A leader confirms with a majority, once per batch, that it still is one, before it answers anything. An entry that
 //!   was made for an earlier state of the ledger than it finds has no effect.
+//! - *No second vote.* A member that lost its files has no vote before it has joined again ([`known`]).
 //! - *Leases.* Renewals are not in the log. A new leader lets every lease run a full term, as a manager does after a restart.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -27,10 +28,12 @@ use crate::api::{Code, ErrorResponse, GroupMember, GroupStatus};
 use crate::connection::Identity;
 use crate::settings::{Members, Settings};
 
+mod known;
 pub(crate) mod log;
 pub(crate) mod machine;
 mod messages;
 mod network;
+mod origin;
 mod types;
 
 pub(crate) use messages::{MESSAGE_MAX, Message, find};
@@ -50,6 +53,8 @@ const MAJORITY_LIMIT: Duration = Duration::from_secs(3);
 const COPY_EVERY: u64 = 4096;
 /// Bytes of a part of such a copy.
 const PART_BYTES: u64 = 256 << 10;
+/// Pause before a member whose files are not known is asked again.
+const MEET_AGAIN: Duration = Duration::from_secs(1);
 /// A member that joins takes no part in elections for this long, and until it has all that the leader has.
 const JOIN_TIME: Duration = Duration::from_secs(10);
 
@@ -165,6 +170,7 @@ pub(crate) fn start(settings: &Settings, members: &Members, core: Core) -> Resul
         stopping: Arc::default(),
     };
     runtime.spawn(group.clone().watch());
+    runtime.spawn(group.clone().meet());
     let running = Running { runtime: Some(runtime), group: group.clone() };
     Ok((group, running))
 }
@@ -291,6 +297,29 @@ impl Group {
             }
         }
         self.exit("its thread has ended; the cause is above");
+    }
+
+    /// Asks the other members for their files until all are known: followers send each other nothing before an election.
+    async fn meet(self) {
+        loop {
+            let group = self.clone();
+            let unknown = tokio::task::spawn_blocking(move || group.others().filter(|member| !group.has_met(*member)).count());
+            if unknown.await.unwrap_or(0) == 0 {
+                return;
+            }
+            tokio::time::sleep(MEET_AGAIN).await;
+        }
+    }
+
+    /// Whether the files of a member are known, which is asked for them if not.
+    fn has_met(&self, member: u64) -> bool {
+        let met = self.log.has_met(member).and_then(|met| {
+            if met { Ok(true) } else { self.factory.ask_origin(member).map_or(Ok(false), |origin| self.log.meets(member, origin)) }
+        });
+        met.unwrap_or_else(|error| {
+            ::log::error!("{error}");
+            false
+        })
     }
 
     fn exit(&self, why: &str) {

@@ -1,9 +1,10 @@
 //! A member's part of the log, and its vote: one file beside the ledger. All is on disk before it is acknowledged.
 
+use std::collections::BTreeMap;
 use std::fmt::Debug;
 use std::ops::{Bound, RangeBounds};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use openraft::storage::{LogFlushed, RaftLogStorage};
 use openraft::{AnyError, Entry, LogId, LogState, OptionalSend, RaftLogReader, StorageError, StorageIOError, Vote};
@@ -11,6 +12,7 @@ use redb::{Database, Durability, ReadableDatabase, ReadableTable, TableDefinitio
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+use super::origin::Origin;
 use super::types::Types;
 use crate::chain::Hash;
 
@@ -21,7 +23,8 @@ const READ_BYTES: usize = 2 << 20;
 
 /// Entries by index: the hash of the entry, and the entry as JSON.
 const ENTRIES: TableDefinition<'_, u64, &[u8]> = TableDefinition::new("entries");
-/// The vote, the last entry that was removed from the front, whether the member joins, and the identity of the group.
+/// The vote, the last entry that was removed from the front, whether the member joins, the identity of the group, and which files the
+/// members have.
 const STATE: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("state");
 
 /// What to do about a log that cannot be used.
@@ -62,6 +65,9 @@ pub(crate) struct Log {
     path: PathBuf,
     database: Arc<Database>,
     group: Arc<OnceLock<Hash>>,
+    origin: Arc<OnceLock<Origin>>,
+    /// The files of the other members, and whether others than these were reported.
+    pub(super) known: Arc<Mutex<BTreeMap<u64, (Origin, bool)>>>,
 }
 
 type Read<T> = Result<T, Error>;
@@ -80,9 +86,11 @@ impl Log {
         let draft = path.with_added_extension("new");
         let _ = std::fs::remove_file(&draft);
         let log = Self::at(&draft)?;
+        let origin = log.draw(joining)?;
         log.write(|transaction| {
             transaction.open_table(ENTRIES)?;
             put(transaction, "joining", &joining)?;
+            put(transaction, "origin", &origin)?;
             group.map_or(Ok(()), |group| put(transaction, "group", &group))
         })?;
         drop(log);
@@ -111,7 +119,18 @@ impl Log {
         if let Some(group) = log.get("group")? {
             let _ = log.group.set(group);
         }
+        let origin = match log.get("origin")? {
+            Some(origin) => origin,
+            // Files of a version that drew none.
+            None => log.draw(false).and_then(|origin| log.put("origin", &origin).map(|()| origin))?,
+        };
+        let _ = log.origin.set(origin);
         Ok(log)
+    }
+
+    fn draw(&self, joined: bool) -> Result<Origin, Error> {
+        let files = Hash::random().ok_or_else(|| unusable(&self.path, &"the system gives no random numbers"))?;
+        Ok(Origin { files, joined })
     }
 
     fn at(path: &Path) -> Result<Self, Error> {
@@ -119,7 +138,7 @@ impl Log {
         // The store's library panics on some damaged files.
         let opened = std::panic::catch_unwind(open).map_err(|_| unusable(path, &"it is damaged"))?;
         let database = Arc::new(opened.map_err(|error| unusable(path, &error))?);
-        Ok(Self { path: path.to_owned(), database, group: Arc::default() })
+        Ok(Self { path: path.to_owned(), database, group: Arc::default(), origin: Arc::default(), known: Arc::default() })
     }
 
     /// Refuses a log that ends before the entry that the ledger has applied, because entries and perhaps a vote are lost, and one that
@@ -155,6 +174,11 @@ impl Log {
         Ok(*self.group.get_or_init(|| group) == group)
     }
 
+    /// The files of this member.
+    pub(crate) fn origin(&self) -> Option<Origin> {
+        self.origin.get().copied()
+    }
+
     /// Whether the member has no vote yet.
     pub(crate) fn joining(&self) -> Result<bool, Error> {
         Ok(self.get("joining")?.unwrap_or(false))
@@ -162,7 +186,7 @@ impl Log {
 
     /// Sets whether the member has no vote.
     pub(crate) fn set_joining(&self, joining: bool) -> Result<(), Error> {
-        self.write(|transaction| put(transaction, "joining", &joining))
+        self.put("joining", &joining)
     }
 
     fn write(&self, change: impl FnOnce(&WriteTransaction) -> Result<(), redb::Error>) -> Result<(), Error> {
@@ -176,7 +200,11 @@ impl Log {
         written().map_err(|error: redb::Error| unusable(&self.path, &error))
     }
 
-    fn get<T: DeserializeOwned>(&self, key: &str) -> Read<Option<T>> {
+    pub(super) fn put<T: Serialize>(&self, key: &str, value: &T) -> Result<(), Error> {
+        self.write(|transaction| put(transaction, key, value))
+    }
+
+    pub(super) fn get<T: DeserializeOwned>(&self, key: &str) -> Read<Option<T>> {
         let read = || -> Result<Option<Vec<u8>>, redb::Error> {
             let table = self.database.begin_read()?.open_table(STATE)?;
             Ok(table.get(key)?.map(|row| row.value().to_vec()))

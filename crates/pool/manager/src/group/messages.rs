@@ -4,6 +4,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use super::Group;
+use super::origin::{Answer, Origin};
 use super::types::Envelope;
 use crate::api::{Code, ErrorResponse};
 
@@ -21,6 +22,8 @@ pub(crate) enum Message {
     Copy,
     /// Whether the member zeroes no slice and knows of a term.
     Idle,
+    /// Which files the member has.
+    Origin,
 }
 
 /// Finds the message of a path.
@@ -30,6 +33,7 @@ pub(crate) fn find(method: &str, path: &str) -> Option<Message> {
         "vote" => Message::Vote,
         "copy" => Message::Copy,
         "idle" => Message::Idle,
+        "origin" => Message::Origin,
         _ => return None,
     };
     (method == "POST").then_some(message)
@@ -43,34 +47,47 @@ impl Group {
     pub(crate) async fn answer(&self, message: Message, body: &[u8]) -> Result<Vec<u8>, ErrorResponse> {
         match message {
             Message::Append => {
-                let message: openraft::raft::AppendEntriesRequest<super::Types> = self.open(body)?;
+                let (message, by): (openraft::raft::AppendEntriesRequest<super::Types>, _) = self.open(body)?;
                 let committed = message.leader_commit.map(|id| id.index);
                 let answer = self.raft.append_entries(message).await;
                 self.joined(committed);
-                Ok(json(&answer))
+                Ok(self.with_origin(by, answer))
             }
             Message::Vote => {
-                let message = self.open(body)?;
+                let (message, by) = self.open(body)?;
                 if self.joining.load(std::sync::atomic::Ordering::Relaxed) {
                     return Err(refused(Code::Busy, "this member joins the group, and has no vote until it has all entries".to_owned()));
                 }
-                Ok(json(&self.raft.vote(message).await))
+                Ok(self.with_origin(by, self.raft.vote(message).await))
             }
             Message::Copy => {
-                let message = self.open(body)?;
-                Ok(json(&self.raft.install_snapshot(message).await))
+                let (message, by) = self.open(body)?;
+                Ok(self.with_origin(by, self.raft.install_snapshot(message).await))
             }
             Message::Idle => {
-                let term: u64 = self.open(body)?;
+                let (term, _): (u64, _) = self.open(body)?;
                 let knows = self.raft.metrics().borrow().current_term >= term;
                 Ok(json(&(knows && self.scrubbing.try_lock().is_ok())))
+            }
+            Message::Origin => {
+                let ((), _) = self.open(body)?;
+                Ok(json(&self.log.origin()))
             }
         }
     }
 
-    fn open<T: DeserializeOwned>(&self, body: &[u8]) -> Result<T, ErrorResponse> {
+    /// An answer, with the files of this member if the other one asks by a version that reads them.
+    fn with_origin<T: Serialize>(&self, by: Option<Origin>, answer: T) -> Vec<u8> {
+        match by.and(self.log.origin()) {
+            Some(origin) => json(&Answer { origin, answer }),
+            None => json(&answer),
+        }
+    }
+
+    /// A message, and the files of the member that sends it.
+    fn open<T: DeserializeOwned>(&self, body: &[u8]) -> Result<(T, Option<Origin>), ErrorResponse> {
         let invalid = |error| refused(Code::BadRequest, format!("invalid message of a member: {error}"));
-        let Envelope { group, from, to, message } = serde_json::from_slice(body).map_err(invalid)?;
+        let Envelope { group, from, to, origin, message } = serde_json::from_slice(body).map_err(invalid)?;
         let own = u64::from(self.members.member);
         if to != own || !self.others().any(|other| other == from) {
             let message =
@@ -87,7 +104,11 @@ impl Group {
                 message + " alone; run it on each, or `pool manager init --join` on the one that lacks entries",
             ));
         }
-        Ok(message)
+        if !origin.map_or(Ok(true), |origin| self.log.meets(from, origin)).map_err(unusable)? {
+            let message = format!("member {from} was initialized again without --join, and member {own} does not hear it");
+            return Err(refused(Code::Forbidden, message));
+        }
+        Ok((message, origin))
     }
 }
 

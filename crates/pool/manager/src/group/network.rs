@@ -13,6 +13,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use super::log::Log;
+use super::origin::{AnyAnswer, Origin};
 use super::types::{Envelope, Types};
 use crate::api::ErrorResponse;
 use crate::connection::{Connection, Error, Identity, Method};
@@ -52,10 +53,17 @@ impl Factory {
 
     /// Asks a member whether it zeroes no slice and knows of this term.
     pub(crate) fn ask_idle(&self, to: u64, term: u64) -> bool {
-        let envelope = Envelope { group: self.log.group(), from: self.from, to, message: term };
-        let sent =
-            self.to(to).map(|(connection, _)| connection.send::<bool, ErrorResponse>(Method::POST, "/v1/group/idle", Some(&envelope)));
-        matches!(sent, Some(Ok(Ok(true))))
+        self.ask(to, "/v1/group/idle", term) == Some(true)
+    }
+
+    /// Asks a member for its files; `None` if it does not answer.
+    pub(crate) fn ask_origin(&self, to: u64) -> Option<Origin> {
+        self.ask(to, "/v1/group/origin", ())
+    }
+
+    fn ask<T: DeserializeOwned>(&self, to: u64, path: &str, message: impl Serialize) -> Option<T> {
+        let envelope = Envelope { group: self.log.group(), from: self.from, to, origin: self.log.origin(), message };
+        self.to(to)?.0.send::<T, ErrorResponse>(Method::POST, path, Some(&envelope)).ok()?.ok()
     }
 }
 
@@ -88,14 +96,21 @@ impl Network {
         let unreachable = |error: String| RPCError::Unreachable(Unreachable::new(&std::io::Error::other(error)));
         let (messages, copies) = self.connections.clone().ok_or_else(|| unreachable(format!("there is no member {}", self.to)))?;
         let connection = if is_copy { copies } else { messages };
-        let envelope = Envelope { group: self.log.group(), from: self.from, to: self.to, message };
-        let send = move || connection.send::<Result<T, RaftError<u64, E>>, ErrorResponse>(Method::POST, path, Some(&envelope));
+        let envelope = Envelope { group: self.log.group(), from: self.from, to: self.to, origin: self.log.origin(), message };
+        let send = move || connection.send::<AnyAnswer<Result<T, RaftError<u64, E>>>, ErrorResponse>(Method::POST, path, Some(&envelope));
         let sent = tokio::task::spawn_blocking(send).await.map_err(|error| unreachable(error.to_string()))?;
-        match sent.map_err(|error| unreachable(error.to_string()))? {
-            Ok(Ok(answer)) => Ok(answer),
-            Ok(Err(error)) => Err(RPCError::RemoteError(openraft::error::RemoteError::new(self.to, error))),
-            Err(refused) => Err(unreachable(refused.message)),
-        }
+        let answer = match sent.map_err(|error| unreachable(error.to_string()))? {
+            Ok(AnyAnswer::Former(answer)) => answer,
+            Ok(AnyAnswer::Known(known)) => {
+                let is_heard = self.log.meets(self.to, known.origin).map_err(|error| unreachable(error.to_string()))?;
+                if !is_heard {
+                    return Err(unreachable(format!("member {} has other files than before", self.to)));
+                }
+                known.answer
+            }
+            Err(refused) => return Err(unreachable(refused.message)),
+        };
+        answer.map_err(|error| RPCError::RemoteError(openraft::error::RemoteError::new(self.to, error)))
     }
 }
 

@@ -8,6 +8,7 @@ use pool::{Ns, Slices};
 use serde::{Deserialize, Serialize};
 use units::Bytes;
 
+use super::origin::Origin;
 use crate::chain::Hash;
 use crate::ledger::Request;
 use crate::settings::{Emc, Settings};
@@ -29,6 +30,9 @@ pub(crate) struct Envelope<T> {
     pub(crate) group: Option<Hash>,
     pub(crate) from: u64,
     pub(crate) to: u64,
+    /// The files of the sender; `None` of versions whose files had no number.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) origin: Option<Origin>,
     pub(crate) message: T,
 }
 
