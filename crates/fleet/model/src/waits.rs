@@ -197,8 +197,8 @@ fn slowdown_entry(setup: &Setup, params: &policy::slowdown::Params, period: Mill
     let allowed = u64::try_from(lost_ns / u128::from(setup.latency_ns.max(1))).unwrap_or(u64::MAX);
     let within = curve.pages(allowed);
     // Each period judges a sample of the blocks; the samples of the entry limit what is placed by its end.
-    let periods = row.window_ms.0 / period.0.max(1);
-    let sampled = params.sample.share_of(pages(row)).saturating_mul(periods);
+    // An entry may be shorter than a period.
+    let sampled = between(params.sample.share_of(pages(row)), row.window_ms.0, period.0.max(1));
     let before = (*placed).min(within);
     *placed = before.saturating_add(sampled).min(within);
     let mean = before.midpoint(*placed);

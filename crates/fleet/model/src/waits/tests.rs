@@ -83,6 +83,15 @@ fn slowdown_stays_within_its_budget_and_places_one_sample_per_period() {
     assert!(self::waits(slowdown_setup(30_000), &hot).coverage().abs() < f64::EPSILON);
 }
 
+#[test]
+fn slowdown_places_parts_of_a_sample_in_entries_shorter_than_a_period() {
+    // A twentieth of 20,000 pages is sampled in 30 s, a third of it in 10 s.
+    let mut job = Series::new(&Thresholds::try_from(vec![1, 4, 10]).unwrap());
+    (1..=3).for_each(|entry| job.push(Millis(entry * 10_000), Millis(10_000), &[0u64; 4], &[10_000, 0, 0, 10_000]).unwrap());
+    let waits = waits(slowdown_setup(30_000), &job);
+    assert_eq!(waits.far_page_ms / 10_000, 166 + 499 + 832, "0 to 333, to 666 and to 999");
+}
+
 proptest! {
     #[test]
     fn a_larger_budget_places_more_pages(
