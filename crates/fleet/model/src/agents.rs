@@ -1,16 +1,11 @@
 //! Replays traces through the agents' own controller, under one setting, with all that it does.
 //!
 //! [`crate::replay`] computes the thresholds of a whole grid at once, and nothing else. Agents also offload a part of the cold pages
-//! where no threshold qualifies, and pool the scans of a sample. Here each scan is a control period of [`policy::cold_age::step`]
+//! where no threshold qualifies, and pool the scans of a sample. Here each entry is a control period of [`policy::cold_age::step`]
 //! itself, with what is far and what returned as part of its input.
 //!
-//! # Scans of an entry
-//! An agent decides after each scan, and an entry has the accesses of several. What an agent knows grows with the number of scans, above
-//! all in a short history, so that an entry is as many decisions as it has scans. Its accesses are divided evenly among them: how they
-//! were distributed is not in the trace.
-//!
 //! # Far memory
-//! What was decided after one scan is in effect during the next. Where a part of the pages at a threshold is far, that part
+//! What was decided at the end of one entry is in effect during the next. Where a part of the pages at a threshold is far, that part
 //! of the accesses are promotions: as if pages were accessed at random. A part stays far until it returns.
 //!
 //! # Interval
@@ -135,24 +130,6 @@ fn with_far(input: &Input, effect: Option<Effect>) -> Input {
     Input { resident, returned: Some(effect.of(&input.promotions)), ..*input }
 }
 
-/// The input of one scan of an entry of several.
-fn of_scan(entry: &Input, scan: u64, scans: u64) -> Input {
-    let until = |count: u64, scan: u64, first: u64| {
-        let sum = u128::from(count) * u128::from(scan) + u128::from(first);
-        u64::try_from(sum / u128::from(scans)).unwrap_or(count)
-    };
-    // Buckets begin at different places, so that what is left over of each is not all in the last scan.
-    let of = |(at, &count): (u64, &u64)| until(count, scan + 1, at % scans) - until(count, scan, at % scans);
-    let promotions: Vec<u64> = (0..).zip(entry.promotions.buckets()).map(of).collect();
-    let ends = |scan| until(entry.window_ms.0, scan, 0);
-    Input {
-        job_age_ms: entry.job_age_ms.saturating_sub(Millis(entry.window_ms.0 - ends(scan + 1))),
-        window_ms: Millis(ends(scan + 1) - ends(scan)),
-        promotions: Histogram::try_from(promotions).unwrap_or(entry.promotions),
-        ..*entry
-    }
-}
-
 /// The input of an entry of which only the first `reached` sums are known.
 #[must_use]
 pub fn input(row: &Row<'_>, job_age_ms: Millis, reached: usize) -> Option<Input> {
@@ -203,13 +180,6 @@ impl Stretches {
         });
     }
 
-    /// Adds a stretch in which far memory was on.
-    fn add_some(&mut self, sums: Sums) {
-        if sums.working_set_page_ms > 0 {
-            self.add(sums.promoted, sums.working_set_page_ms);
-        }
-    }
-
     fn merge(&mut self, other: &Self) {
         self.count += other.count;
         self.promoted += other.promoted;
@@ -247,7 +217,6 @@ fn student(freedom: f64) -> f64 {
 pub struct Agents {
     controller: Controller,
     thresholds: Thresholds,
-    scan_period: Millis,
     /// Number of jobs.
     pub jobs: u64,
     /// Entries, and those with far memory.
@@ -270,16 +239,15 @@ pub struct Agents {
 }
 
 impl Agents {
-    /// An empty account of traces with these thresholds and this scan period, under these parameters.
+    /// An empty account under these parameters.
     #[must_use]
-    pub fn new(params: Params, thresholds: Thresholds, scan_period: Millis) -> Self {
+    pub fn new(params: Params, thresholds: Thresholds) -> Self {
         let (jobs, entries, entries_on, entries_over) = (0, 0, 0, 0);
         let (far_page_ms, part_page_ms, pool_page_ms, cold_page_ms, window_ms) = (0, 0, 0, 0, 0);
         let (controller, stretches) = (Controller::new(params), Stretches::default());
         Self {
             controller,
             thresholds,
-            scan_period,
             jobs,
             entries,
             entries_on,
@@ -306,49 +274,6 @@ impl Agents {
     }
 }
 
-/// Promotions, and pages of the working set times milliseconds, while far memory was on.
-#[derive(Clone, Copy, Debug, Default)]
-struct Sums {
-    promoted: u64,
-    working_set_page_ms: u128,
-}
-
-impl Sums {
-    fn add(&mut self, other: Self) {
-        self.promoted += other.promoted;
-        self.working_set_page_ms += other.working_set_page_ms;
-    }
-}
-
-impl Agents {
-    /// The scans of an entry, as control periods.
-    fn entry(&mut self, series: &Series, entry: &Input) -> Sums {
-        let scan_ms = self.scan_period.0.max(1);
-        let scans = ((entry.window_ms.0 + scan_ms / 2) / scan_ms).max(1);
-        let (mut sums, mut allowed, mut on) = (Sums::default(), Pages::ZERO, false);
-        for scan in 0..scans {
-            let input = of_scan(entry, scan, scans);
-            let period = self.controller.period(&self.thresholds, &input);
-            let window = u128::from(input.window_ms.0);
-            self.window_ms += window;
-            self.cold_page_ms += u128::from(input.cold.at_or_above(0).0) * window;
-            if period.on {
-                let stored = series.compressibility.compressible.share_of(period.far.0);
-                self.far_page_ms += u128::from(stored) * window;
-                self.part_page_ms += if period.is_part { u128::from(stored) * window } else { 0 };
-                self.pool_page_ms += u128::from(series.compressibility.compressed.share_of(stored)) * window;
-                let working_set_page_ms = u128::from(input.cold.below_first().0) * window;
-                sums.add(Sums { promoted: period.promoted.0, working_set_page_ms });
-                (on, allowed) = (true, allowed + period.allowed);
-            }
-        }
-        self.entries += 1;
-        self.entries_on += u64::from(on);
-        self.entries_over += u64::from(on && sums.promoted > allowed.0);
-        sums
-    }
-}
-
 impl Account for Agents {
     fn job(&mut self, _: &Label, series: &Series) {
         self.jobs += 1;
@@ -357,15 +282,31 @@ impl Account for Agents {
             return;
         }
         let stretch = series.len().div_ceil(STRETCHES).max(1);
-        let mut sums = Sums::default();
+        let (mut promoted, mut working_set_page_ms) = (0, 0);
         for (number, row) in series.rows().enumerate() {
             let Some(input) = input(&row, row.age_ms, usize::MAX) else { continue };
-            sums.add(self.entry(series, &input));
-            if (number + 1).is_multiple_of(stretch) {
-                self.stretches.add_some(std::mem::take(&mut sums));
+            let period = self.controller.period(&self.thresholds, &input);
+            let window = u128::from(row.window_ms.0);
+            self.entries += 1;
+            self.window_ms += window;
+            self.cold_page_ms += u128::from(input.cold.at_or_above(0).0) * window;
+            if period.on {
+                let stored = series.compressibility.compressible.share_of(period.far.0);
+                self.entries_on += 1;
+                self.entries_over += u64::from(period.promoted > period.allowed);
+                self.far_page_ms += u128::from(stored) * window;
+                self.part_page_ms += if period.is_part { u128::from(stored) * window } else { 0 };
+                self.pool_page_ms += u128::from(series.compressibility.compressed.share_of(stored)) * window;
+                promoted += period.promoted.0;
+                working_set_page_ms += u128::from(input.cold.below_first().0) * window;
+            }
+            if (number + 1).is_multiple_of(stretch) && working_set_page_ms > 0 {
+                self.stretches.add(std::mem::take(&mut promoted), std::mem::take(&mut working_set_page_ms));
             }
         }
-        self.stretches.add_some(sums);
+        if working_set_page_ms > 0 {
+            self.stretches.add(promoted, working_set_page_ms);
+        }
     }
 
     fn merge(&mut self, other: Self) {

@@ -9,8 +9,6 @@ use crate::grid::{Grid, Setup};
 
 const P: RatioPpm = RatioPpm(2_000);
 const K: RatioPpm = RatioPpm(980_000);
-/// As long as any entry: each is one scan.
-const ENTRY: Millis = Millis(600_000);
 const S: Millis = Millis(600_000);
 
 #[test]
@@ -22,7 +20,7 @@ fn without_parts_far_memory_is_that_of_the_replay() {
     for bound in [false, true] {
         let params = Params { bound, ..Params::new(P, K, S) };
         let setup = Setup { bound, ..Setup::new(P) };
-        let open = || (Agents::new(params, thresholds, ENTRY), Model::new(&grid, &[setup], &thresholds, By::Fleet).unwrap());
+        let open = || (Agents::new(params, thresholds), Model::new(&grid, &[setup], &thresholds, By::Fleet).unwrap());
         let (agents, model) = fleet::run(&source, &fleet::all(&source), two, open, |_| {}).unwrap();
         let total = &model.whole()[0].clone().finish(&grid, RatioPpm(980_000))[0];
         assert!(agents.far_page_ms > 0 && agents.part_page_ms == 0);
@@ -49,7 +47,7 @@ fn at_random(thresholds: &Thresholds, accesses: u64) -> Series {
 
 fn replayed(params: Params, accesses: u64) -> Agents {
     let thresholds = Thresholds::log_spaced(32).unwrap();
-    let mut agents = Agents::new(params, thresholds, ENTRY);
+    let mut agents = Agents::new(params, thresholds);
     agents.job(&Label::default(), &at_random(&thresholds, accesses));
     agents
 }
@@ -67,41 +65,6 @@ fn a_part_of_what_is_accessed_at_random_is_far() {
     let rate = third.rate().unwrap();
     assert!((0.0009..=0.002).contains(&rate), "{rate}");
     assert!(ratio(third.entries_over.into(), third.entries_on.into()) < 0.02);
-}
-
-#[test]
-fn an_entry_is_as_many_decisions_as_it_has_scans() {
-    let thresholds = Thresholds::log_spaced(32).unwrap();
-    let promotions: Vec<u64> = (0..33).map(|at| at * at).collect();
-    let mut series = Series::new(&thresholds);
-    series.push(Millis(900_000), Millis(300_000), &promotions, &vec![1_000; 33]).unwrap();
-    let entry = input(&series.rows().next().unwrap(), Millis(900_000), usize::MAX).unwrap();
-    let scans: Vec<Input> = (0..3).map(|scan| of_scan(&entry, scan, 3)).collect();
-    assert_eq!(scans.iter().map(|scan| scan.job_age_ms.0).collect::<Vec<_>>(), [700_000, 800_000, 900_000]);
-    assert!(scans.iter().all(|scan| scan.window_ms == Millis(100_000) && scan.cold == entry.cold));
-    for (at, &all) in entry.promotions.buckets().iter().enumerate() {
-        let of: Vec<u64> = scans.iter().map(|scan| scan.promotions.buckets()[at]).collect();
-        assert_eq!(of.iter().sum::<u64>(), all);
-        assert!(of.iter().all(|&count| count.abs_diff(all / 3) <= 1), "{of:?} of {all}");
-    }
-    let totals: Vec<u64> = scans.iter().map(|scan| scan.promotions.buckets().iter().sum()).collect();
-    let mean = totals.iter().sum::<u64>() / 3;
-    assert!(totals.iter().all(|&total| total.abs_diff(mean) < 8), "what is left over is not all in one scan: {totals:?}");
-    // Two hours of five-minute entries: a short history of scans permits more than one of entries.
-    let far = |scan_period| {
-        let mut series = Series::new(&thresholds);
-        let mut promotions = vec![0u64; 33];
-        promotions[32] = 500;
-        let mut cold = vec![0u64; 33];
-        (cold[0], cold[32]) = (100_000, 100_000);
-        (1..=24).for_each(|entry| series.push(Millis(300_000 * entry), Millis(300_000), &promotions, &cold).unwrap());
-        let mut agents = Agents::new(Params { bound: true, partial: true, ..Params::new(P, K, S) }, thresholds, scan_period);
-        agents.job(&Label::default(), &series);
-        assert_eq!((agents.entries, agents.window_ms), (24, 24 * 300_000));
-        agents.far_page_ms
-    };
-    let (by_entry, by_scan) = (far(ENTRY), far(Millis(100_000)));
-    assert!(by_scan > by_entry, "{by_scan} {by_entry}");
 }
 
 #[test]
