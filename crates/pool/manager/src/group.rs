@@ -304,7 +304,7 @@ impl Group {
         loop {
             let group = self.clone();
             let unknown = tokio::task::spawn_blocking(move || group.others().filter(|member| !group.has_met(*member)).count());
-            if unknown.await.unwrap_or(0) == 0 {
+            if unknown.await.is_ok_and(|unknown| unknown == 0) {
                 return;
             }
             tokio::time::sleep(MEET_AGAIN).await;
