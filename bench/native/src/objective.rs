@@ -149,9 +149,8 @@ impl Simulation {
         }
         let range = RANGES.iter().position(|&end| self.history_periods < end).unwrap_or(0);
         self.rules.iter_mut().for_each(|rule| rule.period(&self.thresholds, input, range));
-        let none = self.thresholds.len();
         // Parts are compared by no threshold: they stay until they return, while thresholds rise at once.
-        let whole = |rule: &Rule| rule.controller.in_effect().map_or(Some(none), |effect| (effect.share >= 1.0).then_some(effect.index));
+        let whole = |rule: &Rule| rule.controller.whole(&self.thresholds);
         let classes = self.rules[..CLASSES.len()].windows(2);
         let pairs = classes.into_iter().filter_map(|pair| Some((whole(&pair[0])?, whole(&pair[1])?)));
         self.out_of_order += u64::from(pairs.into_iter().any(|(careful, bold)| careful < bold));

@@ -1,52 +1,37 @@
 //! Replays traces through the agents' own controller, under one setting, with all that it does.
 //!
 //! [`crate::replay`] computes the thresholds of a whole grid at once, and nothing else. Agents also offload a part of the cold pages
-//! where no threshold qualifies, and pool the scans of a sample. Here each entry is a control period of [`policy::cold_age::step`]
+//! where no threshold qualifies, and pool the scans of a sample. Here each scan is a control period of [`policy::cold_age::step`]
 //! itself, with what is far and what returned as part of its input.
 //!
+//! # Scans of an entry
+//! An agent decides after each scan, and an entry has the accesses of several: it is divided into as many decisions (`scans`).
+//!
 //! # Far memory
-//! What was decided at the end of one entry is in effect during the next. Where a part of the pages at a threshold is far, that part
-//! of the accesses are promotions: as if pages were accessed at random. A part stays far until it returns.
+//! What was decided after one scan is in effect during the next. Where a part of the pages is far, it stays far until it
+//! returns, and grows older meanwhile (`far`).
 //!
 //! # Interval
 //! The rate is promotions by working set, over all entries with far memory. Entries that follow each other are alike, so each job's
 //! entries are divided into ten stretches, whose deviations from the common rate give its standard error (a ratio estimator over
 //! clusters). The interval is where 95 % of further traces as long as this one lie: this trace and the further ones vary alike.
 
+mod far;
+mod scans;
+
 use policy::cold_age::{self, Decision, Hold, Input, Params, Reason, Sample, State};
 use policy::histogram::Histogram;
 use policy::thresholds::Thresholds;
 use units::{Age, Millis, Pages};
 
+use self::far::Far;
+use self::scans::Division;
 use crate::fleet::{Account, Label};
 use crate::series::{Row, Series, buckets};
 use crate::tally::ratio;
 
 /// Stretches of a job, whose rates are compared.
 const STRETCHES: usize = 10;
-
-/// Far memory in a period: the index of a threshold, and the share of the pages at or above it that are far.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Effect {
-    /// Index of the threshold.
-    pub index: usize,
-    /// The share; one if all of them are far.
-    pub share: f64,
-}
-
-impl Effect {
-    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, clippy::cast_precision_loss, reason = "a mean, rounded")]
-    fn part(self, pages: Pages) -> Pages {
-        Pages((pages.0 as f64 * self.share).round() as u64)
-    }
-
-    /// The pages of a histogram that are far, by bucket.
-    fn of(self, histogram: &Histogram) -> Histogram {
-        let far = |(at, &pages): (usize, &u64)| if at > self.index { self.part(Pages(pages)).0 } else { 0 };
-        let buckets: Vec<u64> = histogram.buckets().iter().enumerate().map(far).collect();
-        Histogram::try_from(buckets).unwrap_or(*histogram)
-    }
-}
 
 /// What one period brought.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,66 +53,55 @@ pub struct Period {
 pub struct Controller {
     params: Params,
     state: State,
-    in_effect: Option<Effect>,
+    far: Far,
 }
 
 impl Controller {
     /// A controller before its first period.
     #[must_use]
     pub fn new(params: Params) -> Self {
-        Self { params, state: State::default(), in_effect: None }
+        Self { params, state: State::default(), far: Far::default() }
     }
 
     /// Starts over for another job.
     pub fn reset(&mut self) {
-        (self.state, self.in_effect) = (State::default(), None);
+        self.state = State::default();
+        self.far.reset();
     }
 
-    /// What the last decision put in effect.
+    /// The index of the threshold of which the last decision put all pages in far memory; that of none if nothing is far, and `None` if
+    /// a part is.
     #[must_use]
-    pub fn in_effect(&self) -> Option<Effect> {
-        self.in_effect
+    pub fn whole(&self, thresholds: &Thresholds) -> Option<usize> {
+        if self.far.is_on() { self.far.whole() } else { Some(thresholds.len()) }
     }
 
     /// One control period. `input` is of a job whose memory is all in DRAM.
     pub fn period(&mut self, thresholds: &Thresholds, input: &Input) -> Period {
-        let before = self.in_effect;
-        let of = |histogram: &Histogram| before.map_or(Pages::ZERO, |effect| effect.part(histogram.at_or_above(effect.index)));
-        let (promoted, far) = (of(&input.promotions), of(&input.cold));
-        let given = if self.params.partial { with_far(input, before) } else { *input };
+        let (on, is_part) = (self.far.is_on(), self.far.whole().is_none());
+        let returned = self.far.period(&input.cold, &input.promotions);
+        let far = self.far.pages();
+        let given = if self.params.partial {
+            Input { resident: self.far.resident(&input.cold), returned: Some(returned), ..*input }
+        } else {
+            *input
+        };
         let (state, step) = cold_age::step(&self.params, thresholds, &self.state, &given);
         self.state = state;
-        let left = far - promoted;
         let at = |age: Age| thresholds.as_slice().iter().position(|&other| other == age);
-        let whole = |age: Age| at(age).map(|index| Effect { index, share: 1.0 });
-        let part = |index: usize, pages: Pages| {
-            let share = ratio(pages.0.into(), input.cold.at_or_above(index).0.into()).min(1.0);
-            Effect { index, share }
-        };
-        self.in_effect = match step.decision {
-            Decision::Offload { threshold, pages, reason: Reason::Partial } => at(threshold).map(|index| part(index, left + pages)),
-            Decision::Offload { threshold, .. } => whole(threshold),
-            // Only nothing to offload yet.
-            Decision::Hold { reason: Hold::NothingCold } => step.threshold.and_then(whole),
-            Decision::Hold { .. } => {
-                let stays = before.filter(|effect| self.params.partial && effect.share < 1.0 && left > Pages::ZERO);
-                stays.map(|Effect { index, .. }| part(index, left))
+        match step.decision {
+            Decision::Offload { threshold, pages, reason: Reason::Partial } => {
+                at(threshold).into_iter().for_each(|index| self.far.add(index, pages, &input.cold));
             }
-        };
-        let is_part = before.is_some_and(|effect| effect.share < 1.0);
-        Period { on: before.is_some(), far, is_part, promoted, allowed: step.promotions_max }
+            Decision::Offload { threshold, .. } => self.far.set_whole(at(threshold), &input.cold),
+            // Only nothing to offload yet.
+            Decision::Hold { reason: Hold::NothingCold } => self.far.set_whole(step.threshold.and_then(at), &input.cold),
+            // A part stays until it returns.
+            Decision::Hold { .. } if self.params.partial && is_part => {}
+            Decision::Hold { .. } => self.far.set_whole(None, &input.cold),
+        }
+        Period { on, far, is_part: on && is_part, promoted: returned.below_first() + returned.at_or_above(0), allowed: step.promotions_max }
     }
-}
-
-/// The input with the pages that are far, and what returned of them.
-fn with_far(input: &Input, effect: Option<Effect>) -> Input {
-    // With nothing far, nothing returned.
-    let none = Effect { index: input.cold.buckets().len(), share: 0.0 };
-    let effect = effect.unwrap_or(none);
-    let far = effect.of(&input.cold);
-    let resident = input.cold.buckets().iter().zip(far.buckets()).map(|(all, far)| all.saturating_sub(*far));
-    let resident = Histogram::try_from(resident.collect::<Vec<_>>()).unwrap_or(input.cold);
-    Input { resident, returned: Some(effect.of(&input.promotions)), ..*input }
 }
 
 /// The input of an entry of which only the first `reached` sums are known.
@@ -180,6 +154,13 @@ impl Stretches {
         });
     }
 
+    /// Adds a stretch in which far memory was on.
+    fn add_some(&mut self, sums: Sums) {
+        if sums.working_set_page_ms > 0 {
+            self.add(sums.promoted, sums.working_set_page_ms);
+        }
+    }
+
     fn merge(&mut self, other: &Self) {
         self.count += other.count;
         self.promoted += other.promoted;
@@ -217,6 +198,7 @@ fn student(freedom: f64) -> f64 {
 pub struct Agents {
     controller: Controller,
     thresholds: Thresholds,
+    division: Division,
     /// Number of jobs.
     pub jobs: u64,
     /// Entries, and those with far memory.
@@ -239,15 +221,16 @@ pub struct Agents {
 }
 
 impl Agents {
-    /// An empty account under these parameters.
+    /// An empty account of traces with these thresholds and this scan period, under these parameters.
     #[must_use]
-    pub fn new(params: Params, thresholds: Thresholds) -> Self {
+    pub fn new(params: Params, thresholds: Thresholds, scan_period: Millis) -> Self {
         let (jobs, entries, entries_on, entries_over) = (0, 0, 0, 0);
         let (far_page_ms, part_page_ms, pool_page_ms, cold_page_ms, window_ms) = (0, 0, 0, 0, 0);
         let (controller, stretches) = (Controller::new(params), Stretches::default());
         Self {
             controller,
             thresholds,
+            division: Division::new(scan_period),
             jobs,
             entries,
             entries_on,
@@ -274,39 +257,64 @@ impl Agents {
     }
 }
 
-impl Account for Agents {
-    fn job(&mut self, _: &Label, series: &Series) {
-        self.jobs += 1;
-        self.controller.reset();
-        if series.buckets() != self.thresholds.len() + 1 {
-            return;
-        }
-        let stretch = series.len().div_ceil(STRETCHES).max(1);
-        let (mut promoted, mut working_set_page_ms) = (0, 0);
-        for (number, row) in series.rows().enumerate() {
-            let Some(input) = input(&row, row.age_ms, usize::MAX) else { continue };
+/// Promotions, and pages of the working set times milliseconds, while far memory was on.
+#[derive(Clone, Copy, Debug, Default)]
+struct Sums {
+    promoted: u64,
+    working_set_page_ms: u128,
+}
+
+impl Sums {
+    fn add(&mut self, other: Self) {
+        self.promoted += other.promoted;
+        self.working_set_page_ms += other.working_set_page_ms;
+    }
+}
+
+impl Agents {
+    /// The scans of an entry, as control periods.
+    fn entry(&mut self, series: &Series, entry: &Input) -> Sums {
+        let (mut sums, mut allowed, mut on) = (Sums::default(), Pages::ZERO, false);
+        for input in self.division.divide(entry) {
             let period = self.controller.period(&self.thresholds, &input);
-            let window = u128::from(row.window_ms.0);
-            self.entries += 1;
+            let window = u128::from(input.window_ms.0);
             self.window_ms += window;
             self.cold_page_ms += u128::from(input.cold.at_or_above(0).0) * window;
             if period.on {
                 let stored = series.compressibility.compressible.share_of(period.far.0);
-                self.entries_on += 1;
-                self.entries_over += u64::from(period.promoted > period.allowed);
                 self.far_page_ms += u128::from(stored) * window;
                 self.part_page_ms += if period.is_part { u128::from(stored) * window } else { 0 };
                 self.pool_page_ms += u128::from(series.compressibility.compressed.share_of(stored)) * window;
-                promoted += period.promoted.0;
-                working_set_page_ms += u128::from(input.cold.below_first().0) * window;
-            }
-            if (number + 1).is_multiple_of(stretch) && working_set_page_ms > 0 {
-                self.stretches.add(std::mem::take(&mut promoted), std::mem::take(&mut working_set_page_ms));
+                let working_set_page_ms = u128::from(input.cold.below_first().0) * window;
+                sums.add(Sums { promoted: period.promoted.0, working_set_page_ms });
+                (on, allowed) = (true, allowed + period.allowed);
             }
         }
-        if working_set_page_ms > 0 {
-            self.stretches.add(promoted, working_set_page_ms);
+        self.entries += 1;
+        self.entries_on += u64::from(on);
+        self.entries_over += u64::from(on && sums.promoted > allowed.0);
+        sums
+    }
+}
+
+impl Account for Agents {
+    fn job(&mut self, _: &Label, series: &Series) {
+        self.jobs += 1;
+        self.controller.reset();
+        self.division.reset();
+        if series.buckets() != self.thresholds.len() + 1 {
+            return;
         }
+        let stretch = series.len().div_ceil(STRETCHES).max(1);
+        let mut sums = Sums::default();
+        for (number, row) in series.rows().enumerate() {
+            let Some(input) = input(&row, row.age_ms, usize::MAX) else { continue };
+            sums.add(self.entry(series, &input));
+            if (number + 1).is_multiple_of(stretch) {
+                self.stretches.add_some(std::mem::take(&mut sums));
+            }
+        }
+        self.stretches.add_some(sums);
     }
 
     fn merge(&mut self, other: Self) {

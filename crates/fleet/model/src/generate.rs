@@ -17,7 +17,6 @@
 mod character;
 mod kinds;
 mod life;
-mod random;
 
 pub mod fit;
 pub mod record;
@@ -33,9 +32,9 @@ use units::{Millis, RatioPpm, UnixMillis};
 pub use self::character::Character;
 pub use self::kinds::{KINDS, Kind};
 use self::life::{ENTRY_MINUTES, Life, Suffixes, Traits};
-use self::random::{log_normal, normal, shifted, stream};
 use crate::coverage::{Part, fingerprint};
 use crate::fleet::{Label, Named, Source};
+use crate::random::{log_normal, normal, shifted, stream};
 use crate::series::{Compressibility, Series};
 
 /// Entries per day.

@@ -35,6 +35,7 @@ pub mod generate;
 pub mod grid;
 pub mod origin;
 pub mod partial;
+mod random;
 pub mod rates;
 pub mod replay;
 pub mod resume;

@@ -9,6 +9,8 @@ use crate::grid::{Grid, Setup};
 
 const P: RatioPpm = RatioPpm(2_000);
 const K: RatioPpm = RatioPpm(980_000);
+/// As long as any entry: each is one scan.
+const ENTRY: Millis = Millis(600_000);
 const S: Millis = Millis(600_000);
 
 #[test]
@@ -20,7 +22,7 @@ fn without_parts_far_memory_is_that_of_the_replay() {
     for bound in [false, true] {
         let params = Params { bound, ..Params::new(P, K, S) };
         let setup = Setup { bound, ..Setup::new(P) };
-        let open = || (Agents::new(params, thresholds), Model::new(&grid, &[setup], &thresholds, By::Fleet).unwrap());
+        let open = || (Agents::new(params, thresholds, ENTRY), Model::new(&grid, &[setup], &thresholds, By::Fleet).unwrap());
         let (agents, model) = fleet::run(&source, &fleet::all(&source), two, open, |_| {}).unwrap();
         let total = &model.whole()[0].clone().finish(&grid, RatioPpm(980_000))[0];
         assert!(agents.far_page_ms > 0 && agents.part_page_ms == 0);
@@ -47,7 +49,7 @@ fn at_random(thresholds: &Thresholds, accesses: u64) -> Series {
 
 fn replayed(params: Params, accesses: u64) -> Agents {
     let thresholds = Thresholds::log_spaced(32).unwrap();
-    let mut agents = Agents::new(params, thresholds);
+    let mut agents = Agents::new(params, thresholds, ENTRY);
     agents.job(&Label::default(), &at_random(&thresholds, accesses));
     agents
 }
@@ -65,6 +67,26 @@ fn a_part_of_what_is_accessed_at_random_is_far() {
     let rate = third.rate().unwrap();
     assert!((0.0009..=0.002).contains(&rate), "{rate}");
     assert!(ratio(third.entries_over.into(), third.entries_on.into()) < 0.02);
+}
+
+#[test]
+fn a_short_history_of_scans_permits_more_than_one_of_entries() {
+    let thresholds = Thresholds::log_spaced(32).unwrap();
+    // Two hours of entries of five minutes.
+    let far = |scan_period| {
+        let mut series = Series::new(&thresholds);
+        let mut promotions = vec![0u64; 33];
+        promotions[32] = 500;
+        let mut cold = vec![0u64; 33];
+        (cold[0], cold[32]) = (100_000, 100_000);
+        (1..=24).for_each(|entry| series.push(Millis(300_000 * entry), Millis(300_000), &promotions, &cold).unwrap());
+        let mut agents = Agents::new(Params { bound: true, partial: true, ..Params::new(P, K, S) }, thresholds, scan_period);
+        agents.job(&Label::default(), &series);
+        assert_eq!((agents.entries, agents.window_ms), (24, 24 * 300_000));
+        agents.far_page_ms
+    };
+    let (by_entry, by_scan) = (far(ENTRY), far(Millis(100_000)));
+    assert!(by_scan > by_entry, "{by_scan} {by_entry}");
 }
 
 #[test]

@@ -20,7 +20,7 @@ use fastrand::Rng;
 use policy::thresholds::{THRESHOLDS_MAX, Thresholds};
 
 use super::kinds::Kind;
-use super::random::{count, log_normal, normal, shifted};
+use crate::random::{count, log_normal, normal, shifted};
 
 /// Minutes per entry (SDFM section 5.3).
 pub(crate) const ENTRY_MINUTES: f64 = 5.0;

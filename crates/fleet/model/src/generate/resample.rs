@@ -18,9 +18,9 @@ use twox_hash::XxHash64;
 use units::{Millis, UnixMillis};
 
 use super::SLOTS_PER_MACHINE;
-use super::random::stream;
 use crate::coverage::{Part, fingerprint};
 use crate::fleet::{Account, Label, Named, Source};
+use crate::random::stream;
 use crate::series::{Row, Series};
 
 /// Blocks per job of the trace.

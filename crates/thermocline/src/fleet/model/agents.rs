@@ -38,7 +38,7 @@ pub(super) fn replayed<S: Source<Error: std::error::Error + Sync + 'static>>(
     threads: NonZero<usize>,
 ) -> Result<Agents> {
     let params = config.cold_age.params();
-    super::read(source, &model::fleet::all(source), threads, || Agents::new(params, basis.thresholds))
+    super::read(source, &model::fleet::all(source), threads, || Agents::new(params, basis.thresholds, basis.scan_period_ms))
 }
 
 impl AsAgents {
