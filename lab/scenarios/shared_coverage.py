@@ -1,16 +1,16 @@
 """Cold memory that several processes map, or none, is offloaded like any other.
 
-Three jobs: four processes that map the same memory file, as PostgreSQL's processes map its buffers (the small kernel
-has no System V shared memory, without which PostgreSQL does not start); a server in Perl that fills its memory and
-then forks its workers; a job that has written files to a tmpfs, which nothing maps. Coverage is far memory as a share
-of cold memory, at the least threshold. Files that nothing maps are seen by tracker `page_idle` alone: the others
-follow page tables.
+Four jobs: PostgreSQL, of whose rows three tenths are read; four processes that map the same memory file, as
+PostgreSQL's processes map its buffers; a server in Perl that fills its memory and then forks its workers; a job that
+has written files to a tmpfs, which nothing maps. Coverage is far memory as a share of cold memory, at the least
+threshold. Files that nothing maps are seen by tracker `page_idle` alone: the others follow page tables. PostgreSQL
+starts where the kernel has System V shared memory: a prebuilt small kernel may have been built without it.
 """
 
 from contextlib import suppress
 from typing import Any
 
-from thermolab import node
+from thermolab import loads, node, services
 from thermolab.errors import LabError
 from thermolab.guest import Guest
 from thermolab.lab import Lab
@@ -19,8 +19,10 @@ from thermolab.qemu import MIB
 KERNELS = ("6.12-idle", "6.12")
 MORE_IS_BETTER = ("coverage_min_ratio",)
 
-BUFFERS, FORKED, TMPFS = "/buffers", "/forked", "/tmpfs"
-JOBS = (BUFFERS, FORKED, TMPFS)
+POSTGRES, BUFFERS, FORKED, TMPFS = "/postgres", "/buffers", "/forked", "/tmpfs"
+POSTGRES_SCALE, POSTGRES_BUFFERS_MIB, POSTGRES_RATE = 6, 96, 100
+# Seven tenths of 90 MB of rows, of which a checkpoint leaves most in the buffers.
+POSTGRES_COLD_MIN_MIB = 40
 BUFFERS_MIB, BUFFERS_HOT_MIB = 64, 8
 BUFFERS_COLD_MIB = BUFFERS_MIB - BUFFERS_HOT_MIB
 TMPFS_MIB = 64
@@ -50,21 +52,24 @@ print "ready\\n"; sleep 100_000;
 def run(lab: Lab) -> dict[str, Any]:
     """Starts the jobs, then the agent, and waits until their cold memory is out."""
     with lab.guest() as guest:
-        _buffers(guest)
-        _forked(guest)
-        _tmpfs(guest)
-        node.configure(guest, [node.Job(job) for job in JOBS], _SETTINGS)
+        started = {BUFFERS: _buffers, FORKED: _forked, TMPFS: _tmpfs, POSTGRES: _postgres}
+        if not guest.exists("/proc/sys/kernel/shmmax"):
+            lab.say("no PostgreSQL: this kernel has no System V shared memory")
+            del started[POSTGRES]
+        for start in started.values():
+            start(guest)
+        node.configure(guest, [node.Job(job) for job in started], _SETTINGS)
         agent = node.start(guest)
 
         def covered() -> bool:
-            views = {job: agent.job(job) for job in JOBS}
+            views = {job: agent.job(job) for job in started}
             known = views[BUFFERS]["far_bytes"] >= COVERAGE_MIN * BUFFERS_COLD_MIB * MIB
             return known and _least_coverage(views) >= COVERAGE_MIN
 
         # What is missing at the end shows in the figures.
         with suppress(LabError):
             node.until("the jobs' cold memory is offloaded", covered, timeout_s=WITHIN_SECONDS)
-        jobs = {job: agent.job(job) for job in JOBS}
+        jobs = {job: agent.job(job) for job in started}
         agent.stop()
         guest.keep(f"{node.STATE}/journal")
     figures = {job[1:]: _figures(view) for job, view in jobs.items()}
@@ -72,6 +77,8 @@ def run(lab: Lab) -> dict[str, Any]:
     lab.at_least("coverage_min_ratio", least, COVERAGE_MIN)
     lab.at_least("forked.far_bytes", figures["forked"]["far_bytes"], COVERAGE_MIN * FORKED_COLD_MIN_MIB * MIB)
     lab.at_least("buffers.far_bytes", figures["buffers"]["far_bytes"], COVERAGE_MIN * BUFFERS_COLD_MIB * MIB)
+    if POSTGRES in jobs:
+        lab.at_least("postgres.far_bytes", figures["postgres"]["far_bytes"], COVERAGE_MIN * POSTGRES_COLD_MIN_MIB * MIB)
     if _sees_tmpfs(jobs):
         lab.at_least("tmpfs.far_bytes", figures["tmpfs"]["far_bytes"], COVERAGE_MIN * TMPFS_MIB * MIB)
     return {"tracker": jobs[BUFFERS]["tracker"], "coverage_min_ratio": least, **figures}
@@ -83,8 +90,8 @@ def _sees_tmpfs(jobs: dict[str, dict[str, Any]]) -> bool:
 
 def _least_coverage(jobs: dict[str, dict[str, Any]]) -> float:
     """Returns the least coverage of the jobs whose memory the tracker sees."""
-    seen = JOBS if _sees_tmpfs(jobs) else (BUFFERS, FORKED)
-    return min(float(jobs[job]["coverage_ratio"] or 0) for job in seen)
+    seen = [view for job, view in jobs.items() if job != TMPFS or _sees_tmpfs(jobs)]
+    return min(float(view["coverage_ratio"] or 0) for view in seen)
 
 
 def _figures(job: dict[str, Any]) -> dict[str, Any]:
@@ -101,6 +108,13 @@ def _buffers(guest: Guest) -> None:
         argv = ["labguest", "mappers", file, "--hot-mib", str(BUFFERS_HOT_MIB)]
         guest.spawn(argv, cgroup=cgroup, stdout=log, stderr=log)
         guest.expect(log, "ready")
+
+
+def _postgres(guest: Guest) -> None:
+    server = services.postgres(guest, shared_buffers_mib=POSTGRES_BUFFERS_MIB)
+    load = loads.Pgbench(server, scale=POSTGRES_SCALE, asked_share=0.3)
+    load.fill()
+    load.start(WITHIN_SECONDS + 120, POSTGRES_RATE)
 
 
 def _forked(guest: Guest) -> None:

@@ -96,8 +96,7 @@ impl Controller {
             Decision::Offload { threshold, .. } => self.far.set_whole(at(threshold), &input.cold),
             // Only nothing to offload yet.
             Decision::Hold { reason: Hold::NothingCold } => self.far.set_whole(step.threshold.and_then(at), &input.cold),
-            // A part stays until it returns.
-            Decision::Hold { .. } if self.params.partial && is_part => {}
+            Decision::Hold { .. } if self.params.partial => self.far.keep(),
             Decision::Hold { .. } => self.far.set_whole(None, &input.cold),
         }
         Period { on, far, is_part: on && is_part, promoted: returned.below_first() + returned.at_or_above(0), allowed: step.promotions_max }

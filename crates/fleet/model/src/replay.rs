@@ -179,7 +179,7 @@ impl Controller {
         let observation = Observation { job_age_ms: row.age_ms, window_ms: row.window_ms, allowed, sample: None, periods: 1 };
         early.observe(
             &observation,
-            row.promotions[1..].iter().zip(&row.cold[1..]).map(|(&promotions, &cold)| (promotions.into(), cold > 0)),
+            row.promotions[1..].iter().zip(&row.cold[1..]).map(|(&promotions, &cold)| (promotions.into(), u16::from(cold > 0))),
         );
         let needed_most = self.needed.last().copied().unwrap_or(0);
         if early.measured(self.len - 1) >= needed_most {

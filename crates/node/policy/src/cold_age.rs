@@ -329,7 +329,7 @@ pub fn step(params: &Params, thresholds: &Thresholds, state: &State, input: &Inp
         next.count(observed.rest_best, weight.saturating_mul(u32::from(observed.scans) - 1));
         next.early = next.early.and_then(|mut early| {
             early.strict = params.partial;
-            early.observe_input(input, &observed);
+            early.observe_input(thresholds, input, &observed);
             (!early.complete(thresholds.len())).then_some(early)
         });
     }

@@ -24,6 +24,8 @@ pub(super) struct Far {
     before: Vec<u64>,
     /// The threshold of which all pages are far, if it is one.
     whole: Option<usize>,
+    /// Whether a part is far.
+    part: bool,
 }
 
 impl Far {
@@ -34,7 +36,7 @@ impl Far {
 
     /// Whether there are pages.
     pub(super) fn is_on(&self) -> bool {
-        self.whole.is_some() || self.sum() >= 0.5
+        self.whole.is_some() || self.part
     }
 
     fn sum(&self) -> f64 {
@@ -105,7 +107,7 @@ impl Far {
 
     /// All pages of a threshold go out, and no others are far; without one, none is.
     pub(super) fn set_whole(&mut self, index: Option<usize>, cold: &Histogram) {
-        self.whole = index;
+        (self.whole, self.part) = (index, false);
         self.owed.fill(0.0);
         self.whole_from(index.unwrap_or(cold.buckets().len()), cold);
     }
@@ -117,13 +119,18 @@ impl Far {
 
     /// So many more pages of a threshold go out, of all ages beyond it alike.
     pub(super) fn add(&mut self, index: usize, pages: Pages, cold: &Histogram) {
-        self.whole = None;
+        (self.whole, self.part) = (None, true);
         let resident: f64 = cold.buckets().iter().zip(&self.pages).skip(index + 1).map(|(&all, far)| count(all) - far).sum();
         if resident > 0.0 {
             let share = (count(pages.0) / resident).min(1.0);
             let older = cold.buckets().iter().zip(&mut self.pages).skip(index + 1);
             older.for_each(|(&all, far)| *far += (count(all) - *far) * share);
         }
+    }
+
+    /// Nothing more goes out, and what is far stays until it returns.
+    pub(super) fn keep(&mut self) {
+        (self.whole, self.part) = (None, self.sum() >= 0.5);
     }
 
     /// Starts over for another job.

@@ -11,6 +11,10 @@
 //! `w * (N / n)^g`. The tail index g is 1/2, that of the heaviest tail with a finite variance. The threshold qualifies if the
 //! result is within the objective. The factor is 10 for the first observation at K = 99 %, 2 for the 25th, and 1 from the Nth.
 //!
+//! # Observations of several scans
+//! The first observation of a threshold counts as many periods as it has scans in which pages had reached that age: that none was
+//! promoted at that age before says nothing about it.
+//!
 //! # Samples
 //! Counts of a sample of the pages have an error of their own. A single observation is too short for a bound on it: none of
 //! 500 sampled pages accessed may mean three, and more than the objective permits in a period. So the promotions of all
@@ -23,7 +27,7 @@ use super::partial::Taken;
 use super::pooled::{OVER_PPM, Pooled, Sample};
 use super::window::Observed;
 use super::{Input, next_after};
-use crate::thresholds::THRESHOLDS_MAX;
+use crate::thresholds::{THRESHOLDS_MAX, Thresholds};
 
 /// Upper bound of the observations that a threshold needs, for percentiles near 100 %.
 const NEEDED_MAX: u16 = 500;
@@ -87,14 +91,14 @@ impl Early {
         Self { strict, ..Self::default() }
     }
 
-    /// Adds an observation. `counts` has the promotions at or above each threshold, youngest threshold first, and whether any
-    /// page had reached it.
+    /// Adds an observation. `counts` has the promotions at or above each threshold, youngest threshold first, and the periods in which
+    /// any page had reached it.
     ///
     /// A controller that decides more often than pages are scanned observes the same promotions again: these are no further
     /// observation ([`next_after`]).
     #[inline]
-    pub fn observe(&mut self, observation: &Observation, counts: impl Iterator<Item = (u64, bool)>) {
-        let Observation { job_age_ms, window_ms, allowed, sample, periods } = *observation;
+    pub fn observe(&mut self, observation: &Observation, counts: impl Iterator<Item = (u64, u16)>) {
+        let Observation { job_age_ms, window_ms, allowed: of_all, sample, periods } = *observation;
         let elapsed_ms = job_age_ms.checked_sub(self.last_ms);
         if elapsed_ms.is_some_and(|elapsed_ms| self.observations[0] > 0 && elapsed_ms < next_after(window_ms)) {
             return;
@@ -103,10 +107,12 @@ impl Early {
         let measured = self.observations.iter_mut().zip(&mut self.worst_ppm);
         for (index, ((observations, worst), (promotions, reached))) in measured.zip(counts).enumerate() {
             // No older threshold was reached or has promotions either.
-            if !reached && promotions == 0 {
+            if reached == 0 && promotions == 0 {
                 break;
             }
-            *observations = observations.saturating_add(periods).min(NEEDED_MAX);
+            let reached = reached.clamp(1, periods.max(1));
+            let allowed = if reached < periods { of_all * u64::from(reached) / u64::from(periods) } else { of_all };
+            *observations = observations.saturating_add(reached).min(NEEDED_MAX);
             if u128::from(promotions) * 1_000_000 > u128::from(*worst) * u128::from(allowed) {
                 *worst = ratio_ppm(promotions, allowed);
             }
@@ -171,18 +177,21 @@ impl Early {
     }
 
     /// Adds what one or more control periods observed; `input` is the last of them.
-    pub(super) fn observe_input(&mut self, input: &Input, observed: &Observed) {
-        let (mut counts, mut promoted, mut pages) = ([(0, false); THRESHOLDS_MAX], 0u64, 0u64);
-        let buckets = observed.promotions.buckets().iter().zip(input.cold.buckets()).skip(1);
-        let thresholds = buckets.len();
-        for (slot, (&promotions, &cold)) in counts[..thresholds].iter_mut().zip(buckets).rev() {
-            (promoted, pages) = (promoted.saturating_add(promotions), pages.saturating_add(cold));
-            *slot = (promoted, pages > 0);
+    pub(super) fn observe_input(&mut self, thresholds: &Thresholds, input: &Input, observed: &Observed) {
+        let (mut counts, mut promoted) = ([(0, 0); THRESHOLDS_MAX], 0u64);
+        let periods = u16::from(observed.scans);
+        let oldest = input.cold.buckets().iter().rposition(|&pages| pages > 0).and_then(|bucket| thresholds.get(bucket.checked_sub(1)?));
+        let of_all = observed.promotions.buckets().iter().skip(1).zip(thresholds.as_slice());
+        for (index, (&promotions, &age)) in of_all.enumerate().rev() {
+            promoted = promoted.saturating_add(promotions);
+            // The oldest pages were this old for one scan, and of each younger age for one more.
+            let scans = oldest.and_then(|oldest| oldest.0.checked_sub(age.0)).map_or(0, |younger| u16::from(younger) + 1);
+            let first = self.observations(index) == 0;
+            counts[index] = (promoted, if first { scans.min(periods) } else { scans.min(1) * periods });
         }
         let Input { job_age_ms, window_ms, sample, .. } = *input;
-        let (allowed, periods) = (observed.allowed.0, u16::from(observed.scans));
-        let observation = Observation { job_age_ms, window_ms, allowed, sample, periods };
-        self.observe(&observation, counts[..thresholds].iter().copied());
+        let observation = Observation { job_age_ms, window_ms, allowed: observed.allowed.0, sample, periods };
+        self.observe(&observation, counts[..thresholds.len()].iter().copied());
     }
 }
 

@@ -109,6 +109,22 @@ fn of_pages_that_are_accessed_at_random_as_many_are_far_as_the_objective_permits
 }
 
 #[test]
+fn with_a_sample_an_age_is_observed_from_the_scan_that_reached_it() {
+    // Pages that are accessed at random, four times as often as permitted; one in 16 is counted, and eight scans are one observation.
+    // In the last of these alone pages are eight scans old, and none was accessed at that age yet: then all went out.
+    for seed in 0..10 {
+        let mut random = fastrand::Rng::with_seed(seed);
+        let mut job = Job::sampled(32_000, 16);
+        for scan in 0..64 {
+            let accessed: Vec<_> = (0..160).map(|_| random.usize(0..32_000)).collect();
+            let far = job.period(&PARTIAL, accessed.into_iter()).far;
+            let permitted = if scan < 7 { 0..1 } else { 1_000..8_000 };
+            assert!(permitted.contains(&far), "seed {seed}, scan {scan}: {far} pages are far");
+        }
+    }
+}
+
+#[test]
 fn of_pages_in_a_loop_those_that_return_at_once_are_given_up() {
     // A loop over 6,000 pages in 60 scans: the oldest pages, which go out first, come next.
     let (mut job, mut over, periods) = (Job::new(6_000), 0, 2_000usize);
