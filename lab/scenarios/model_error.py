@@ -39,7 +39,7 @@ def run(lab: Lab) -> dict[str, Any]:
     with lab.guest(replace(numa.two_nodes(768, 384), swap=SwapDisk(GIB))) as guest:
         truth.tick(guest, 20)
         server = services.redis(guest)
-        mix = ("--hot-fraction", "0.05", "--hot-share", "0.95", "--write-share", "0.05")
+        mix = ("--hot-fraction", "0.02", "--hot-share", "1", "--cold-touches-per-s", "0.1", "--write-share", "0.05")
         load = loads.Requests(server, "redis", keys=100_000, mix=mix)
         load.fill()
         _run(guest, load, "observe", {"agent.policy": "cold_age"}, group="observe")

@@ -1,6 +1,6 @@
 """Cold memory that several processes map, or none, is offloaded like any other.
 
-Four jobs: PostgreSQL, of whose rows three tenths are read; four processes that map the same memory file, as
+Four jobs: PostgreSQL, of whose rows one in twenty is read; four processes that map the same memory file, as
 PostgreSQL's processes map its buffers; a server in Perl that fills its memory and then forks its workers; a job that
 has written files to a tmpfs, which nothing maps. Coverage is far memory as a share of cold memory, at the least
 threshold. Files that nothing maps are seen by tracker `page_idle` alone: the others follow page tables. PostgreSQL
@@ -20,9 +20,10 @@ KERNELS = ("6.12-idle", "6.12")
 MORE_IS_BETTER = ("coverage_min_ratio",)
 
 POSTGRES, BUFFERS, FORKED, TMPFS = "/postgres", "/buffers", "/forked", "/tmpfs"
-POSTGRES_SCALE, POSTGRES_BUFFERS_MIB, POSTGRES_RATE = 6, 96, 100
-# Seven tenths of 90 MB of rows, of which a checkpoint leaves most in the buffers.
-POSTGRES_COLD_MIN_MIB = 40
+# A page of the rows that are read is read every two to three seconds: in about each scan.
+POSTGRES_SCALE, POSTGRES_BUFFERS_MIB, POSTGRES_SHARE, POSTGRES_RATE = 6, 96, 0.05, 200
+# Of 90 MB of rows, a checkpoint leaves most in the buffers.
+POSTGRES_COLD_MIN_MIB = 60
 BUFFERS_MIB, BUFFERS_HOT_MIB = 64, 8
 BUFFERS_COLD_MIB = BUFFERS_MIB - BUFFERS_HOT_MIB
 TMPFS_MIB = 64
@@ -112,7 +113,7 @@ def _buffers(guest: Guest) -> None:
 
 def _postgres(guest: Guest) -> None:
     server = services.postgres(guest, shared_buffers_mib=POSTGRES_BUFFERS_MIB)
-    load = loads.Pgbench(server, scale=POSTGRES_SCALE, asked_share=0.3)
+    load = loads.Pgbench(server, scale=POSTGRES_SCALE, asked_share=POSTGRES_SHARE)
     load.fill()
     load.start(WITHIN_SECONDS + 120, POSTGRES_RATE)
 

@@ -43,7 +43,10 @@ impl ColdAge {
         let refused = took_page_cache(job, context, asked.pages.to_bytes(kernel::page_size()), &before, &after);
         let finished = asked.finished || plan.left == Pages::ZERO;
         let finished = if plan.by_lists {
-            self.lists.took(offloaded);
+            match asked.pages {
+                Pages::ZERO if offloaded == Pages::ZERO => self.lists.opened(),
+                _ => self.lists.took(offloaded),
+            }
             finished || offloaded == Pages::ZERO
         } else {
             plan.found(asked.found);

@@ -87,12 +87,17 @@ impl Plan {
 /// `memory.reclaim` takes the pages that it finds coldest, which may be others, or none: pages that zswap has refused stay, and each
 /// request compresses them once more. What it took is compared with how many of the cold pages have gone at the next plan: unless that
 /// is half of it, or if it took nothing, the lists are not asked for some plans, at each failure for twice as many.
+///
+/// Where the oldest generation has too few pages, one is opened in place of a request ([`crate::actuators::lru::evict_oldest`]). That is
+/// no failure, until as many were opened as the kernel has: what was not accessed is in the oldest one then.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Lists {
     /// Cold pages that the exact actuator could not move, at the last plan.
     before: Pages,
     /// Pages taken since; `None` if the lists were not asked.
     taken: Option<Pages>,
+    /// Generations opened since, in a row.
+    opened: u32,
     /// Failures in a row.
     failures: u32,
     /// Plans to wait for.
@@ -101,6 +106,9 @@ pub(super) struct Lists {
 
 /// The wait is doubled this often at most: to 64 plans.
 const FAILURES_MAX: u32 = 6;
+
+/// The kernel's generations (`MAX_NR_GENS`).
+const GENERATIONS: u32 = 4;
 
 impl Lists {
     fn may_be_asked(&mut self, elsewhere: Pages) -> bool {
@@ -120,8 +128,17 @@ impl Lists {
         true
     }
 
+    /// Takes in that a generation was opened in place of a request.
+    pub(super) fn opened(&mut self) {
+        self.opened += 1;
+        if self.opened >= GENERATIONS {
+            self.took(Pages::ZERO);
+        }
+    }
+
     /// Takes in what a request took.
     pub(super) fn took(&mut self, pages: Pages) {
+        self.opened = 0;
         *self.taken.get_or_insert_default() += pages;
     }
 }
@@ -174,6 +191,26 @@ mod tests {
         assert!(lists.may_be_asked(Pages(1_400)), "the wait is short again");
         lists.took(Pages::ZERO);
         assert!(!lists.may_be_asked(Pages(1_400)), "nothing came");
+    }
+
+    #[test]
+    fn generations_are_opened_before_the_lists_are_left_alone() {
+        let mut lists = Lists::default();
+        for _ in 0..4 {
+            assert!(lists.may_be_asked(Pages(2_000)));
+            lists.opened();
+        }
+        assert!(!lists.may_be_asked(Pages(2_000)), "four generations, and nothing is in the oldest one");
+        let mut lists = Lists::default();
+        for _ in 0..3 {
+            assert!(lists.may_be_asked(Pages(2_000)));
+            lists.opened();
+        }
+        assert!(lists.may_be_asked(Pages(2_000)));
+        lists.took(Pages(1_500));
+        assert!(lists.may_be_asked(Pages(500)), "what was opened before counts no more");
+        lists.opened();
+        assert!(lists.may_be_asked(Pages(500)));
     }
 
     #[test]
