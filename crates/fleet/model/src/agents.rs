@@ -69,8 +69,8 @@ impl Controller {
         self.far.reset();
     }
 
-    /// The index of the threshold of which the last decision put all pages in far memory; that of none if nothing is far, and `None` if
-    /// a part is.
+    /// The index of the threshold whose pages are all far after the last decision: the number of thresholds if no page is far, and
+    /// `None` if a part is.
     #[must_use]
     pub fn whole(&self, thresholds: &Thresholds) -> Option<usize> {
         if self.far.is_on() { self.far.whole() } else { Some(thresholds.len()) }
@@ -91,7 +91,9 @@ impl Controller {
         let at = |age: Age| thresholds.as_slice().iter().position(|&other| other == age);
         match step.decision {
             Decision::Offload { threshold, pages, reason: Reason::Partial } => {
-                at(threshold).into_iter().for_each(|index| self.far.add(index, pages, &input.cold));
+                if let Some(index) = at(threshold) {
+                    self.far.add(index, pages, &input.cold);
+                }
             }
             Decision::Offload { threshold, .. } => self.far.set_whole(at(threshold), &input.cold),
             // Only nothing to offload yet.

@@ -7,16 +7,16 @@
 //! - The others grow older. Pages that are not accessed stay in the order of their ages, so that the oldest of before are the oldest of
 //!   now, and so on, and the share of them that is far is theirs.
 //!
-//! A share of all pages beyond the threshold, which the same accesses would meet again and again, returned up to twice as often as
-//! pages did in an agent that was beside it (`model_error`).
+//! With one share for all pages beyond the threshold, the same accesses meet it again and again: promotions were foreseen up to twice as
+//! often as an agent had them (`model_error`).
 
 use policy::histogram::Histogram;
 use units::Pages;
 
-/// The pages that are far.
+/// The far pages of a job.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Far {
-    /// By bucket. Shares of pages count: they are what is expected.
+    /// Those in each bucket. Fractions count: this is how many are expected.
     pages: Vec<f64>,
     /// Returned pages that are not counted yet, by bucket: less than one in each.
     owed: Vec<f64>,
@@ -34,7 +34,7 @@ impl Far {
         self.whole
     }
 
-    /// Whether there are pages.
+    /// Whether any page is far.
     pub(super) fn is_on(&self) -> bool {
         self.whole.is_some() || self.part
     }
@@ -43,7 +43,7 @@ impl Far {
         self.pages.iter().sum()
     }
 
-    /// The pages that are far.
+    /// How many there are.
     pub(super) fn pages(&self) -> Pages {
         Pages(rounded(self.sum()))
     }

@@ -111,7 +111,7 @@ impl Early {
                 break;
             }
             let reached = reached.clamp(1, periods.max(1));
-            let allowed = if reached < periods { of_all * u64::from(reached) / u64::from(periods) } else { of_all };
+            let allowed = of_all.saturating_mul(reached.into()) / u64::from(periods.max(1));
             *observations = observations.saturating_add(reached).min(NEEDED_MAX);
             if u128::from(promotions) * 1_000_000 > u128::from(*worst) * u128::from(allowed) {
                 *worst = ratio_ppm(promotions, allowed);

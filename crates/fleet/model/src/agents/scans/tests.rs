@@ -1,28 +1,16 @@
+use policy::thresholds::Thresholds;
 use units::Pages;
 
+use super::super::input;
 use super::*;
+use crate::series::Series;
 
-/// An entry of a job of five minutes, with these pages by bucket.
+/// An entry of a job of five minutes, with these pages by bucket; in older buckets there are none.
 fn entry(cold: &[u64], promotions: &[u64]) -> Input {
-    let histogram = |buckets: &[u64]| {
-        let mut all = vec![0; 33];
-        all[..buckets.len()].copy_from_slice(buckets);
-        Histogram::try_from(all).unwrap()
-    };
-    let cold = histogram(cold);
-    Input {
-        job_age_ms: Millis(900_000),
-        window_ms: Millis(300_000),
-        cold,
-        resident: cold,
-        promotions: histogram(promotions),
-        allowance: None,
-        trial_max: None,
-        returned: None,
-        sample: None,
-        reach: None,
-        veto: None,
-    }
+    let mut series = Series::new(&Thresholds::log_spaced(32).unwrap());
+    let all = |pages: &[u64]| pages.iter().copied().chain(std::iter::repeat(0)).take(33).collect::<Vec<u64>>();
+    series.push(Millis(900_000), Millis(300_000), &all(promotions), &all(cold)).unwrap();
+    input(&series.rows().next().unwrap(), Millis(900_000), usize::MAX).unwrap()
 }
 
 fn division() -> Division {
