@@ -114,11 +114,11 @@ impl Agent {
     /// Chooses zswap's compressor again, if there are new samples, or leaves it to others that use zswap.
     pub(super) fn choose_compressor(&mut self, now: Now) {
         let (config, machine) = (&self.context.config, &self.context.machine);
-        // Who else uses zswap is unknown where debugfs is not mounted.
-        if !config.zswap.manage && !self.pool_is_known() {
+        if config.zswap.compressor != AUTO || !tiering::zswap_is_on(&self.context) || machine.compressor.is_empty() {
             return;
         }
-        if config.zswap.compressor != AUTO || !machine.zswap_enabled || machine.compressor.is_empty() {
+        // Who else uses zswap is unknown where debugfs is not mounted. Nobody uses it while it is off.
+        if !config.zswap.manage && machine.zswap_enabled && !self.pool_is_known() {
             return;
         }
         let tried = Tried::of(self.jobs.values().map(|entry| &entry.job));

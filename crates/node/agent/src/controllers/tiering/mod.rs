@@ -168,11 +168,22 @@ fn may_try(job: &Job, context: &mut Context, now_ms: Millis) -> bool {
     has_waited(job, context, now_ms) && context.pacing.sampling.is_available(context.clock.now())
 }
 
+/// Whether zswap is on, or would be with an agent that acts: by its configuration, or as `thermocline setup` proposes where nothing
+/// else compresses. A run that changes nothing estimates with that.
+#[must_use]
+pub fn zswap_is_on(context: &Context) -> bool {
+    let would_be = || context.config.zswap.manage || context.tiers.zram_algorithm().is_none();
+    context.machine.zswap_enabled || (context.options.dry_run && would_be())
+}
+
 /// The family of the compressor that the machine's far memory uses: zswap's, or zram's if zswap is off.
 #[must_use]
 pub fn family(context: &Context) -> Family {
-    let zram = if context.machine.zswap_enabled { None } else { context.tiers.zram_algorithm() };
-    Family::of_compressor(zram.as_deref().unwrap_or(&context.machine.compressor))
+    let zram = if zswap_is_on(context) { None } else { context.tiers.zram_algorithm() };
+    let zswap = &context.config.zswap;
+    let would_set = context.options.dry_run && zswap.manage && !matches!(zswap.compressor.as_str(), "" | "auto");
+    let compressor = if would_set { &zswap.compressor } else { &context.machine.compressor };
+    Family::of_compressor(zram.as_ref().unwrap_or(compressor))
 }
 
 /// Compresses a few of a job's cold pages as a test; `None` if none can be read.

@@ -158,6 +158,26 @@ fn nothing_is_chosen_without_a_sample_in_a_dry_run_or_against_the_operator() {
 }
 
 #[test]
+fn a_dry_run_estimates_with_the_compressor_of_an_agent_that_switches_zswap_on() {
+    let dry = || Options { dry_run: true, ..Options::default() };
+    for (settings, acting, expected) in [
+        ("[zswap]\nmanage = true", false, "zstd"),
+        ("", false, "zstd"),
+        ("[zswap]\nmanage = true\ncompressor = \"\"", false, "lzo"),
+        ("[zswap]\nmanage = true\ncompressor = \"lz4\"", false, "lz4"),
+        ("", true, "lzo"),
+    ] {
+        let machine = machine();
+        machine.put("sys/module/zswap/parameters/enabled", "N\n");
+        std::fs::remove_dir_all(machine.path("sys/kernel/debug/zswap")).unwrap();
+        let options = if acting { Options::default() } else { dry() };
+        let mut agent = sampled(&machine, settings, options, [34, 40, 20]);
+        agent.control(at(1_000));
+        assert_eq!((agent.family().as_str(), machine.get(COMPRESSOR).as_str()), (expected, "lzo"), "{settings:?}, acting {acting}");
+    }
+}
+
+#[test]
 fn nothing_is_chosen_while_it_is_unknown_who_uses_zswap() {
     for (settings, expected) in [("", "lzo"), ("[zswap]\nmanage = true", "zstd")] {
         let machine = machine();
