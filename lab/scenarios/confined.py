@@ -19,17 +19,23 @@ from thermolab.qemu import MIB
 PACKAGES = ("qemu-system-x86",)
 UNITS = {
     "agent": "thermocline-agent.service",
+    "network": "thermocline-network.service",
     "manager": "thermocline-pool-manager.service",
     "host": "thermocline-pool-host.service",
     "scheduler": "thermocline-pool-scheduler.service",
 }
-THREADS = {"agent": "scan", "manager": "maintenance", "host": "control", "scheduler": "log"}
+THREADS = {"agent": "scan", "network": "metrics", "manager": "maintenance", "host": "control", "scheduler": "log"}
 """The thread of each product that exits."""
 EXPOSURE_MAX = 3.0
-CAPABILITIES_MAX = {"agent": 4, "manager": 0, "host": 6, "scheduler": 0, "guest": 0}
+CAPABILITIES_MAX = {"agent": 4, "network": 0, "manager": 0, "host": 6, "scheduler": 0, "guest": 0}
 FIRST_USER = 1_879_048_192
 LOCAL_MIB = 128
 JOB = "/system.slice/work.service"
+_METRICS = "127.0.0.1:9180"
+_SCRAPE = (
+    f"exec 3<>/dev/tcp/{_METRICS.replace(':', '/')} && "
+    r"printf 'GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n' >&3 && timeout 10 cat <&3"
+)
 _ETC = "/etc/thermocline"
 _POOL = "/run/thermocline-pool"
 _MANAGER = f"""\
@@ -82,17 +88,25 @@ _DROP_IN = "[Service]\nMemoryDenyWriteExecute=no\n"
 
 def run(lab: Lab) -> dict[str, Any]:
     """Starts the products by their units, reads what their processes may do, and ends threads."""
-    files = {Path(unit).name: TREE / "deploy" / unit for unit in (*UNITS.values(), "thermocline.slice")}
+    files = {
+        Path(unit).name: TREE / "deploy" / unit
+        for unit in (*UNITS.values(), "thermocline-network.socket", "thermocline.slice")
+    }
     figures: dict[str, Any] = {}
     with systemd.guest(
         lab, {**files, "thermocline": lab.program("thermocline")}, packages=PACKAGES, memory_bytes=2048 * MIB
     ) as guest:
         _install(guest, list(files))
         for name, unit in UNITS.items():
-            _start(guest, unit)
+            # The agent's socket starts it.
+            if name != "network":
+                _start(guest, unit)
             figures[f"{name}_exposure"] = systemd.security(guest, unit)
         guest.write("/run/vm.toml", _VM)
         node.until("the guest's memory is there, and it starts", lambda: _vm_starts(guest), timeout_s=120)
+        # The socket has started it, for the metrics.
+        node.until("the agent's metrics are served", lambda: _metrics(guest), timeout_s=120)
+        interfaces = _interfaces(guest, systemd.number(guest, UNITS["agent"], "MainPID"))
         found = {name: _privileges(guest, systemd.number(guest, unit, "MainPID")) for name, unit in UNITS.items()}
         record = json.loads(
             guest.run(["/usr/bin/thermocline", "pool", "vm", "explain", "vm", "--format", "json"]).stdout
@@ -103,6 +117,7 @@ def run(lab: Lab) -> dict[str, Any]:
         limit = guest.number(f"/sys/fs/cgroup{cgroup}/memory.max")
         restarts = {name: _ended(guest, name) for name in UNITS}
         adopted = record["process"]["pid"] == _guest_pid(guest)
+        node.until("metrics are served after the restarts", lambda: _metrics(guest), timeout_s=120)
     for name, process in found.items():
         lab.say(f"{name}: {process}")
         figures[name] = process
@@ -115,6 +130,8 @@ def run(lab: Lab) -> dict[str, Any]:
             restarts[name],
             f"{UNITS[name]} was not restarted after thread {THREADS[name]} had ended",
         )
+    lab.holds("agent_network", interfaces == ["lo"], f"the agent has the interfaces {interfaces}")
+    lab.holds("network_user", found["network"]["user"] > 0, f"the network process runs as {found['network']['user']}")
     lab.holds("guest_user", found["guest"]["user"] >= FIRST_USER, f"the guest runs as {found['guest']['user']}")
     lab.holds("guest_cgroup", cgroup.endswith("/guests/vm.1"), f"the guest is in {cgroup}")
     lab.holds("adopted", adopted, "the guest did not survive the restart of its host's service")
@@ -137,7 +154,7 @@ def _install(guest: Guest, files: list[str]) -> None:
     guest.write(f"{_ETC}/pool-host.toml", _HOST)
     guest.write(f"{_ETC}/pool-scheduler.toml", _SCHEDULER)
     programs.as_service(guest, "work.service", [programs.idle("idle", 16 * MIB), programs.hot("hot", 8 * MIB)])
-    node.configure(guest, [node.Job(JOB)])
+    node.configure(guest, [node.Job(JOB)], {"agent.metrics_listen": _METRICS})
     guest.run(["systemctl", "daemon-reload"], timeout_s=120)
 
 
@@ -166,6 +183,18 @@ def _privileges(guest: Guest, pid: int) -> dict[str, int]:
         "seccomp": int(lines["Seccomp"]),
         "no_new_privs": int(lines["NoNewPrivs"]),
     }
+
+
+def _metrics(guest: Guest) -> bool:
+    """Returns whether the agent's metrics are served."""
+    done = guest.run(["bash", "-c", _SCRAPE], check=False, timeout_s=60)
+    return "thermocline_agent_scans_total" in done.stdout
+
+
+def _interfaces(guest: Guest, pid: int) -> list[str]:
+    """Returns the network interfaces that a process sees."""
+    lines = guest.read(f"/proc/{pid}/net/dev").splitlines()[2:]
+    return [line.split(":", 1)[0].strip() for line in lines]
 
 
 def _guest_pid(guest: Guest) -> int:

@@ -14,6 +14,7 @@ use crate::machine::arena::Arena;
 use crate::machine::configuration::ConfigCommand;
 use crate::machine::import::Import;
 use crate::machine::kubernetes::Kubernetes;
+use crate::machine::network::Network;
 use crate::machine::observe::Observe;
 use crate::machine::plan::Plan;
 use crate::machine::rates::Rates;
@@ -57,6 +58,8 @@ pub(crate) enum Command {
     Agent(AgentArguments),
     /// Write the rules of a Kubernetes node's pods for the agent, as their annotations choose, and publish the node's promised memory
     Kubernetes(Kubernetes),
+    /// Have the agent's connections, without privileges: its metrics, and stores of traces and bundles
+    Network(Network),
     /// Show the state of a running agent and its jobs
     Status,
     /// Watch a running agent's jobs on a screen that updates itself

@@ -25,8 +25,8 @@ mod values;
 use arguments::{Arguments, Command};
 use fleet::{experiment, model, rollout, traces};
 use machine::{
-    agent as node_agent, arena, configuration, doctor, import, kubernetes, observe, plan, rates, replay, report, run, setup, status, top,
-    trial,
+    agent as node_agent, arena, configuration, doctor, import, kubernetes, network, observe, plan, rates, replay, report, run, setup,
+    status, top, trial,
 };
 
 fn main() -> ExitCode {
@@ -61,6 +61,7 @@ fn dispatch(arguments: Arguments) -> Result<ExitCode> {
         Command::Run(run) => return run::run(roots, configuration.load()?, format, &run),
         Command::Agent(agent) => node_agent::run(roots, configuration.clone(), format, &agent)?,
         Command::Kubernetes(arguments) => kubernetes::kubernetes(&roots, &configuration.load()?, format, arguments)?,
+        Command::Network(arguments) => network::network(&arguments)?,
         Command::Status => status::status(&configuration.load()?, format)?,
         Command::Top(top) => top::top(&configuration.load()?, &top)?,
         Command::Explain(explain) => status::explain(&configuration.load()?, format, &explain)?,

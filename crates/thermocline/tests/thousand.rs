@@ -93,6 +93,7 @@ fn start(number: usize, at: &Path, store: &Path, root_of_trust: &Path) -> Runnin
     let config = Config::from_str("test", &text).unwrap();
     let (follower, remembered) = Follower::new(Settings {
         store: config.rollout.store.clone(),
+        network: None,
         root: config.rollout.root.clone(),
         poll: config.rollout.poll,
         state_dir: config.agent.state_dir.clone(),

@@ -4,11 +4,13 @@
 use std::path::PathBuf;
 use std::process::Command;
 
-const UNITS: [&str; 4] = [
+const UNITS: [&str; 6] = [
     "thermocline-pool-manager.service",
     "thermocline-pool-host.service",
     "thermocline-pool-scheduler.service",
     "thermocline-pool-memory.service",
+    "thermocline-agent.service",
+    "thermocline-network.service",
 ];
 
 fn unit(name: &str) -> String {
@@ -18,6 +20,9 @@ fn unit(name: &str) -> String {
 /// Units that end, which their timers start.
 const ONCE: [&str; 2] = ["thermocline-pool-models.service", "thermocline-pool-lives.service"];
 const TIMERS: [&str; 2] = ["thermocline-pool-models.timer", "thermocline-pool-lives.timer"];
+
+/// By which the agent reaches the network process.
+const SOCKET: &str = "thermocline-network.socket";
 
 /// The values of a key, in their order.
 fn values<'a>(unit: &'a str, key: &str) -> Vec<&'a str> {
@@ -38,6 +43,14 @@ fn what_units_start_is_a_command_of_this_program() {
         // Each service notifies readiness.
         assert_eq!(values(&text, "Type"), [if ONCE.contains(&name) { "oneshot" } else { "notify" }], "{name}");
     }
+}
+
+#[test]
+fn the_agent_has_no_network_and_its_socket_is_the_one_that_is_opened() {
+    let (agent, socket) = (unit(UNITS[4]), unit(SOCKET));
+    let [path] = values(&socket, "ListenStream")[..] else { panic!("{socket}") };
+    assert!(values(&agent, "ExecStart")[0].contains(&format!("agent.network={path}")), "{path}");
+    assert_eq!((values(&agent, "PrivateNetwork"), values(&agent, "RestrictAddressFamilies")), (vec!["yes"], vec!["AF_UNIX"]));
 }
 
 #[test]
@@ -64,10 +77,10 @@ fn systemd_knows_every_line() {
     };
     assert!(version.status.success());
     let directory = tempfile::tempdir().unwrap();
-    for name in TIMERS {
+    for name in TIMERS.into_iter().chain([SOCKET, "thermocline.slice"]) {
         std::fs::write(directory.path().join(name), unit(name)).unwrap();
     }
-    for name in UNITS.into_iter().chain(ONCE).chain(TIMERS) {
+    for name in UNITS.into_iter().chain(ONCE).chain(TIMERS).chain([SOCKET]) {
         // The program need not be installed to be verified.
         let text = unit(name).replace("/usr/bin/thermocline", env!("CARGO_BIN_EXE_thermocline"));
         let path = directory.path().join(name);

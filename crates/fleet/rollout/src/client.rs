@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use aws_lc_rs::digest::{SHA256, digest};
 use config::Bundle;
-use store::{FileError, Store};
+use store::{Access, FileError};
 use tough::schema::{Root, Signed};
 use tough::{
     ExpirationEnforcement, IntoVec, Limits, Repository, RepositoryLoader, TargetName, Transport, TransportError, TransportErrorKind,
@@ -61,13 +61,18 @@ pub(crate) fn model_name(sha256: &str) -> String {
 /// A store that serves the TUF library and counts its requests.
 #[derive(Clone, Debug)]
 pub(crate) struct Files {
-    pub(crate) store: Arc<Store>,
+    pub(crate) store: Arc<Access>,
     requests: Arc<AtomicU64>,
 }
 
 impl Files {
-    pub(crate) fn open(url: &str) -> Result<Self> {
-        Ok(Self { store: Arc::new(Store::open(url)?), requests: Arc::default() })
+    /// Opens the store at `url`, by a connection of this process's or of the process that listens at `network`.
+    pub(crate) fn open(url: &str, network: Option<&Path>) -> Result<Self> {
+        Access::open(url, network).map(Self::over).map_err(Error::from)
+    }
+
+    pub(crate) fn over(store: Access) -> Self {
+        Self { store: Arc::new(store), requests: Arc::default() }
     }
 
     /// Returns the number of requests so far.

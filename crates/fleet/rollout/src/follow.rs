@@ -29,6 +29,8 @@ const RETRY_FIRST: Duration = Duration::from_secs(10);
 pub struct Settings {
     /// URL of the repository.
     pub store: String,
+    /// The socket of the process that has the connections to the store; `None` if this one does.
+    pub network: Option<PathBuf>,
     /// File of the trusted root.
     pub root: PathBuf,
     /// Interval between polls, varied randomly by a tenth.
@@ -94,10 +96,10 @@ impl Follower {
 
     /// Fetches a model that a bundle names, and verifies it.
     pub(crate) fn model(&self, sha256: &str) -> Result<Vec<u8>> {
-        let Settings { store, root, state_dir, .. } = &self.settings;
+        let Settings { store, network, root, state_dir, .. } = &self.settings;
         let files = match &self.files {
             Some(files) => files.clone(),
-            None => Files::open(store)?,
+            None => Files::open(store, network.as_deref())?,
         };
         let datastore = client::datastore(state_dir);
         let trusted = client::trusted_root(root, &datastore)?;
@@ -146,7 +148,7 @@ impl Follower {
     fn fetch(&mut self, now: u64) -> Result<Option<Guidance>> {
         let files = match &self.files {
             Some(files) => files.clone(),
-            None => self.files.insert(Files::open(&self.settings.store)?).clone(),
+            None => self.files.insert(Files::open(&self.settings.store, self.settings.network.as_deref())?).clone(),
         };
         let store = std::sync::Arc::clone(&files.store);
         let unchanged = match &self.verified {

@@ -6,12 +6,13 @@
 use std::collections::BTreeSet;
 use std::num::NonZeroU64;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use config::Bundle;
 use jiff::Timestamp;
 use serde::Serialize;
-use store::FileError;
+use store::{Access, FileError, Store};
 use tough::editor::RepositoryEditor;
 use tough::schema::{RoleType, Root, Target};
 use tough::{ExpirationEnforcement, Repository, TargetName};
@@ -49,6 +50,7 @@ const ATTEMPTS_MAX: u64 = 16;
 /// A repository with the keys to change it.
 #[derive(Debug)]
 pub struct Operator {
+    store: Arc<Store>,
     files: Files,
     /// File of the trusted root.
     root: PathBuf,
@@ -119,7 +121,9 @@ impl Operator {
     /// # Errors
     /// [`Error::Store`].
     pub fn open(store: &str, root: &Path, keys: &Path, validity: Validity) -> Result<Self> {
-        Ok(Self { files: Files::open(store)?, root: root.to_owned(), keys: keys.to_owned(), validity })
+        let store = Arc::new(Store::open(store)?);
+        let files = Files::over(Access::Own(Arc::clone(&store)));
+        Ok(Self { store, files, root: root.to_owned(), keys: keys.to_owned(), validity })
     }
 
     /// Returns the contents, verified as by a machine. With `expired`, expired contents are accepted.
@@ -128,7 +132,7 @@ impl Operator {
     /// [`Error::Refused`]; [`Error::Unavailable`]; [`Error::File`].
     pub fn contents(&self, expired: bool) -> Result<Contents> {
         let enforcement = ExpirationEnforcement::from(!expired);
-        self.files.store.block_on(async {
+        self.store.block_on(async {
             let repository = self.load(enforcement).await?;
             let (mut bundles, mut problems) = (Vec::new(), Vec::new());
             for version in client::bundles(&repository) {
@@ -149,7 +153,7 @@ impl Operator {
     /// # Errors
     /// [`Error::Publish`] if the change is invalid or keys are missing; those of [`Self::contents`].
     pub fn change(&self, change: Change, dry_run: bool) -> Result<ChangeSummary> {
-        self.files.store.block_on(async {
+        self.store.block_on(async {
             let repository = self.load(ExpirationEnforcement::Unsafe).await?;
             let plan = plan(&repository, change).await?;
             self.check_keys(&repository.root().signed)?;
@@ -166,7 +170,7 @@ impl Operator {
     async fn load(&self, expiration: ExpirationEnforcement) -> Result<Repository> {
         let root = std::fs::read(&self.root).map_err(FileError::at(&self.root, "read"))?;
         if self.files.read(TIMESTAMP).await?.is_none() {
-            let what = format!("{} holds no repository", self.files.store.url());
+            let what = format!("{} holds no repository", self.store.url());
             return Err(Error::publish(what, "create one with `thermocline rollout init`, or name another store"));
         }
         client::load(&self.files, &root, None, expiration).await
@@ -202,7 +206,7 @@ impl Operator {
             std::fs::write(&path, bytes).map_err(FileError::at(&path, "write"))?;
             let target = Target::from_path(&path).await.map_err(|error| Error::publish(error.to_string(), "try again"))?;
             let hash: String = target.hashes.sha256.iter().map(|byte| format!("{byte:02x}")).collect();
-            self.files.store.write(&format!("{TARGETS}/{hash}.{name}"), bytes.clone(), false).await?;
+            self.store.write(&format!("{TARGETS}/{hash}.{name}"), bytes.clone(), false).await?;
             targets.push((name, target));
         }
         for version in from + 1..=from + ATTEMPTS_MAX {
@@ -236,7 +240,7 @@ impl Operator {
         let signed = tough(editor.sign(&keys::sources(&paths)).await)?;
         let out = directory.join(format!("signed-{version}"));
         tough(signed.write(&out).await)?;
-        let store = &self.files.store;
+        let store = &self.store;
         for role in ["targets", "snapshot"] {
             let name = format!("{version}.{role}.json");
             let bytes = read(&out.join(&name))?;

@@ -53,6 +53,7 @@ impl World {
     fn settings(&self) -> Settings {
         Settings {
             store: self.path("store").to_str().unwrap().to_owned(),
+            network: None,
             root: self.path("root.json"),
             poll: Duration::from_secs(300),
             state_dir: self.path("state"),

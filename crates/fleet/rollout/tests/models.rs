@@ -61,6 +61,7 @@ impl World {
     fn run(&self, now: u64, dry_run: bool) -> rollout::Result<Followed> {
         let settings = Settings {
             store: self.path("store").to_str().unwrap().to_owned(),
+            network: None,
             root: self.path("root.json"),
             poll: Duration::from_secs(300),
             state_dir: self.path("state"),

@@ -54,6 +54,7 @@ fn with_credentials() {
     publish(1);
     let (mut machine, _) = Follower::new(Settings {
         store: url.clone(),
+        network: None,
         root: path("root.json"),
         poll: Duration::from_secs(300),
         state_dir: path("state"),

@@ -59,6 +59,7 @@ impl Fleet {
     fn settings(&self, machine: u32) -> Settings {
         let path = |name: &str| self.directory.path().join(name);
         Settings {
+            network: None,
             store: path("store").to_str().unwrap().to_owned(),
             root: path("root.json"),
             poll: Duration::from_secs(POLL_S),

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use store::{Backoff, FileError, Store};
+use store::{Access, Backoff, FileError};
 use units::Bytes;
 
 use crate::error::Result;
@@ -38,14 +38,16 @@ pub struct Status {
 }
 
 impl Sink {
-    /// Starts to upload the files below `ready` to the store at `url`. Each file is removed after its upload.
+    /// Starts to upload the files below `ready` to the store at `url`, by a connection of this process's or of the process that
+    /// listens at `network` ([`Access::open`]). Each file is removed after its upload.
     ///
     /// # Errors
     /// [`crate::Error::File`] if the thread cannot be started.
-    pub fn start(ready: &Path, url: &str) -> Result<Self> {
+    pub fn start(ready: &Path, url: &str, network: Option<&Path>) -> Result<Self> {
         let (wake, woken) = mpsc::channel();
         let status = Arc::new(Mutex::new(Status::default()));
-        let carrier = Carrier { ready: ready.to_owned(), url: url.to_owned(), store: None, status: Arc::clone(&status) };
+        let (url, network) = (url.to_owned(), network.map(Path::to_owned));
+        let carrier = Carrier { ready: ready.to_owned(), url, network, store: None, status: Arc::clone(&status) };
         let thread = std::thread::Builder::new().name("trace-sink".to_owned()).spawn(move || carrier.run(&woken));
         Ok(Self { wake, thread: thread.map_err(FileError::at(ready, "start a thread for"))?, status })
     }
@@ -80,7 +82,8 @@ impl Sink {
 struct Carrier {
     ready: PathBuf,
     url: String,
-    store: Option<Store>,
+    network: Option<PathBuf>,
+    store: Option<Access>,
     status: Arc<Mutex<Status>>,
 }
 
@@ -109,7 +112,7 @@ impl Carrier {
         for file in ready_files(&self.ready)? {
             let store = match &mut self.store {
                 Some(store) => store,
-                none => none.insert(Store::open(&self.url)?),
+                none => none.insert(Access::open(&self.url, self.network.as_deref())?),
             };
             let path = file.path.strip_prefix(&self.ready).unwrap_or(&file.path).to_string_lossy().into_owned();
             match store.put(&path, &file.path) {
@@ -142,6 +145,7 @@ mod tests {
     use super::*;
     use crate::testing::{basis, entries};
     use crate::{Entry, Spool, Trace};
+    use store::Store;
 
     fn entries_in(store: &Path) -> Vec<Entry> {
         let store = Store::open(store.to_str().unwrap()).unwrap();
@@ -168,7 +172,7 @@ mod tests {
         }
         let ready = spool.ready();
         let carry = || {
-            let sink = Sink::start(&ready, store.to_str().unwrap()).unwrap();
+            let sink = Sink::start(&ready, store.to_str().unwrap(), None).unwrap();
             let status = Arc::clone(&sink.status);
             sink.stop();
             status.lock().unwrap().clone()

@@ -61,7 +61,7 @@ fn with_credentials() {
 
     let server = S3Server::start(&served);
     record_hour(&mut spool, 0);
-    let sink = Sink::start(&spool.ready(), &url).unwrap();
+    let sink = Sink::start(&spool.ready(), &url, None).unwrap();
     until("the first file is sent", || sink.status().sent_files == 1);
     assert_eq!(entries_in(&Store::open(&url).unwrap()).len(), 12);
 
@@ -86,7 +86,7 @@ fn with_credentials() {
     // A kill between upload and removal: the file is sent again and replaces its first copy.
     spool.append(&hour(2)).unwrap();
     spool.close().unwrap();
-    let sink = Sink::start(&spool.ready(), &url).unwrap();
+    let sink = Sink::start(&spool.ready(), &url, None).unwrap();
     until("the file is sent again", || sink.status().sent_files == 1);
     sink.stop();
     assert_eq!(entries_in(&store), recorded);

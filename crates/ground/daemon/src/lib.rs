@@ -12,6 +12,7 @@ pub mod http;
 mod lock;
 pub mod metrics;
 mod notify;
+pub mod relay;
 pub mod socket;
 pub mod trusted;
 pub mod watchdog;

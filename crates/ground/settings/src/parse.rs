@@ -40,7 +40,8 @@ pub(crate) fn value(unit: Unit, text: &str) -> Result<Value, Invalid> {
             Some(name) => Ok(Value::Choice(name)),
             None => Err(Invalid::new("not a choice", format!("write one of {}", names.join(", ")))),
         },
-        Unit::Path => absolute_path(text),
+        Unit::PathOrOff if text == "off" => Ok(Value::Off),
+        Unit::Path | Unit::PathOrOff => absolute_path(text),
         Unit::RelativePath | Unit::Program => path(text),
         Unit::Mode => mode(text),
         Unit::Word => match text.chars().find(|c| !c.is_ascii_alphanumeric() && !"-_".contains(*c)) {

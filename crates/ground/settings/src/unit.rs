@@ -29,6 +29,8 @@ pub enum Unit {
     Choice(&'static [&'static str]),
     /// An absolute path.
     Path,
+    /// An absolute path, or `off`.
+    PathOrOff,
     /// A path; a relative one starts at the directory of the file that sets it.
     RelativePath,
     /// The name of a program that is searched in `PATH`, or its path.
@@ -81,6 +83,7 @@ impl Unit {
             Self::Bool => "true or false",
             Self::Choice(_) => "choice",
             Self::Path => "path",
+            Self::PathOrOff => "path or off",
             Self::RelativePath => "path or relative path",
             Self::Program => "program",
             Self::Mode => "permissions",
@@ -110,7 +113,7 @@ impl Unit {
             Self::Duration | Self::DurationOrOff => "\"10s\"",
             Self::Bytes => "\"1GiB\"",
             Self::Ratio | Self::RatioPerMinute | Self::Percentile | Self::WholePercent => "\"1%\"",
-            Self::Path | Self::RelativePath => "\"/path\"",
+            Self::Path | Self::PathOrOff | Self::RelativePath => "\"/path\"",
             Self::Url => "\"http://host:port\"",
             _ => "\"...\"",
         }

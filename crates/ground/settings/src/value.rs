@@ -32,7 +32,7 @@ pub enum Value {
     Bool(bool),
     /// A [`Unit::Choice`].
     Choice(&'static str),
-    /// A [`Unit::Path`], [`Unit::RelativePath`] or [`Unit::Program`].
+    /// A [`Unit::Path`], a [`Unit::PathOrOff`] that is not off, a [`Unit::RelativePath`] or [`Unit::Program`].
     Path(PathBuf),
     /// A [`Unit::Word`], [`Unit::Text`], [`Unit::Store`], [`Unit::Url`], [`Unit::Time`], [`Unit::Mode`], [`Unit::Glob`],
     /// [`Unit::NameGlob`] or [`Unit::Annotation`].

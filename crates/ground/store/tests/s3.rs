@@ -1,8 +1,13 @@
 //! Objects in an S3 server: uploads in one part and in several, small objects, limits. Run by `make test-s3`.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "clippy's exemption for tests does not cover helpers in integration tests")]
 
-use store::Store;
+use std::io::{BufRead, BufReader};
+use std::os::unix::net::UnixListener;
+use std::path::Path;
+
+use store::access::Carrier;
 use store::testing::{S3Server, run_with_credentials};
+use store::{Access, Store};
 use units::Bytes;
 
 #[test]
@@ -43,4 +48,31 @@ fn with_credentials() {
     }
     assert_eq!(read("small", 5).unwrap().as_deref(), Some("three".as_bytes()));
     assert!(read("small", 4).unwrap_err().to_string().contains("more than the limit of 4"));
+    through_another_process(dir.path());
+}
+
+/// The same bucket, by the connections of another process.
+fn through_another_process(directory: &Path) {
+    let socket = directory.join("socket");
+    let listener = UnixListener::bind(&socket).unwrap();
+    std::thread::spawn(move || {
+        let carrier = Carrier::default();
+        for stream in listener.incoming() {
+            let mut from = BufReader::new(stream.unwrap());
+            let mut head = String::new();
+            from.read_line(&mut head).unwrap();
+            carrier.answer(head.trim_end(), &mut from).unwrap();
+        }
+    });
+    let access = Access::open("s3://bucket/some/prefix", Some(&socket)).unwrap();
+    assert!(matches!(access, Access::Through(_)));
+    let read = |path: &str, size_max| access.block_on(access.read(path, Bytes(size_max)));
+    assert_eq!(read("small", 5).unwrap().as_deref(), Some("three".as_bytes()));
+    assert_eq!(read("none", 5).unwrap(), None);
+    assert!(read("small", 4).unwrap_err().to_string().contains("limit of 4"));
+    let (file, size) = (directory.join("file"), 17 << 20);
+    std::fs::write(&file, vec![3; size]).unwrap();
+    access.put("c/large.parquet", &file).unwrap();
+    assert!(read("c/large.parquet", 32 << 20).unwrap() == Some(vec![3; size]));
+    assert!(Access::open("s3://nowhere", Some(&socket)).unwrap().put("a", &file).is_err());
 }

@@ -1,6 +1,7 @@
 //! Prometheus metrics on loopback, rendered from the published view: a scrape never waits for a scan.
 
 use std::net::SocketAddr;
+use std::path::Path;
 use std::sync::atomic::AtomicU64;
 
 use prometheus_client::encoding::text::encode;
@@ -277,6 +278,14 @@ fn signed(value: u64) -> i64 {
 /// As [`daemon::metrics::serve`].
 pub fn serve(address: SocketAddr, view: Published) -> std::io::Result<SocketAddr> {
     daemon::metrics::serve(address, move || render(&view.get()))
+}
+
+/// Has them served at `address` by the process that listens at `socket`. As [`daemon::relay::offer`].
+///
+/// # Errors
+/// As [`daemon::relay::offer`].
+pub fn offer(socket: &Path, address: SocketAddr, view: Published) -> std::io::Result<()> {
+    daemon::relay::offer(socket, address, move || render(&view.get()))
 }
 
 #[cfg(test)]

@@ -103,7 +103,7 @@ impl Recorder {
             page_bytes: Bytes(kernel::page_size().bytes()),
         };
         let (spool, left_behind) = Spool::open(&config.agent.state_dir.join("trace"), basis, settings.spool_size)?;
-        let sink = Sink::start(&spool.ready(), &settings.store)?;
+        let sink = Sink::start(&spool.ready(), &settings.store, config.agent.network.as_deref())?;
         let recorder = Self {
             cluster: settings.cluster.clone(),
             machine,

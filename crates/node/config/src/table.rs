@@ -42,6 +42,8 @@ settings::tables! {
             "The directory of the control socket, the lock and the undo list.";
         metrics_listen: Option<SocketAddr> = Unit::Address, "127.0.0.1:9180",
             "The address on which metrics are served: a loopback address and a port, or `off`.";
+        network: Option<PathBuf> = Unit::PathOrOff, "off",
+            "The socket of `thermocline network`, which then has the agent's connections: it serves the metrics, and reaches stores of traces and bundles on the network. `off`: the agent has them itself.";
         journal_size: Bytes = Unit::Bytes, "64MiB" in "1MiB" ..= "1TiB",
             "The size at which a file of the journal is closed and the next one started.";
         journal_files: u32 = Unit::Count, "4" in "1" ..= "100",

@@ -58,17 +58,20 @@ fn serve(roots: Roots, source: Source, config: Config, format: Format, arguments
     let (sender, receiver) = signals::messages_of(move || again.reload())?;
     source.follow(rules, sender.clone(), job_rules::PERIOD)?;
     let options = Options { dry_run: arguments.dry_run, ..Options::default() };
-    let (runtime_dir, listen) = (config.agent.runtime_dir.clone(), config.agent.metrics_listen);
+    let (runtime_dir, listen, network) = (config.agent.runtime_dir.clone(), config.agent.metrics_listen, config.agent.network.clone());
     let following = follower(&roots, &config);
     let mut node = Agent::new(roots, config, options)?;
     let _follow = following.map(|(follower, remembered)| follow(&mut node, follower, remembered, sender.clone())).transpose()?;
     socket::serve(&runtime_dir, node.view(), sender)
         .with_context(|| format!("cannot make the control socket in {}", runtime_dir.display()))?;
     if let Some(address) = listen {
+        let served = match &network {
+            Some(socket) => metrics::offer(socket, address, node.view()),
+            None => metrics::serve(address, node.view()).map(|bound| log::info!("metrics on http://{bound}/metrics")),
+        };
         // The agent works without metrics, for example if another service uses the port.
-        match metrics::serve(address, node.view()) {
-            Ok(bound) => log::info!("metrics on http://{bound}/metrics"),
-            Err(error) => log::error!("no metrics on {address}: {error}; set agent.metrics_listen"),
+        if let Err(error) = served {
+            log::error!("no metrics on {address}: {error}; set agent.metrics_listen");
         }
     }
     daemon::notify_ready();
@@ -86,6 +89,7 @@ fn follower(roots: &Roots, config: &Config) -> Option<(Follower, rollout::Result
     (!rollout.store.is_empty()).then(|| {
         Follower::new(Settings {
             store: rollout.store.clone(),
+            network: config.agent.network.clone(),
             root: rollout.root.clone(),
             poll: rollout.poll,
             state_dir: config.agent.state_dir.clone(),

@@ -9,6 +9,7 @@ mod job_rules;
 mod kept;
 mod knobs;
 pub(crate) mod kubernetes;
+pub(crate) mod network;
 pub(crate) mod observe;
 pub(crate) mod plan;
 pub(crate) mod rates;

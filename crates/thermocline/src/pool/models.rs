@@ -132,6 +132,7 @@ fn fetch(format: Format, arguments: &Fetch) -> Result<()> {
     };
     let (mut follower, remembered) = Follower::new(Settings {
         store,
+        network: None,
         root: predict.root,
         poll: POLL,
         state_dir: settings.state,

@@ -5,6 +5,7 @@ use std::fs::File;
 use std::io::{ErrorKind, Write};
 use std::num::NonZeroU64;
 use std::path::Path;
+use std::sync::Arc;
 
 use aws_lc_rs::rand::SystemRandom;
 use store::FileError;
@@ -25,9 +26,9 @@ impl Operator {
     /// # Errors
     /// [`Error::Publish`] if there is a repository or keys are missing; [`Error::File`]; [`Error::Store`].
     pub fn init(&self, root_threshold: u8, dry_run: bool) -> Result<ChangeSummary> {
-        self.files.store.block_on(async {
+        self.store.block_on(async {
             if self.files.read(&root_name(1)).await?.is_some() || self.files.read(TIMESTAMP).await?.is_some() {
-                let what = format!("{} holds a repository already", self.files.store.url());
+                let what = format!("{} holds a repository already", self.store.url());
                 return Err(Error::publish(what, "name another store, or use the existing repository"));
             }
             let taken = || {
@@ -62,7 +63,7 @@ impl Operator {
     async fn begin(&self, root: &SignedRole<Root>) -> Result<()> {
         let directory = client::scratch()?;
         let editor = tough(RepositoryEditor::new(&self.root).await)?;
-        if !self.files.store.write(&root_name(1), root.buffer().clone(), true).await? {
+        if !self.store.write(&root_name(1), root.buffer().clone(), true).await? {
             return Err(Error::publish("another user has created a repository in the meantime", "use it, or name another store"));
         }
         if !self.sign_and_write(editor, directory.path(), 1, None).await? {
@@ -77,12 +78,18 @@ impl Operator {
     /// # Errors
     /// [`Error::Publish`] if keys are missing; those of [`Operator::contents`].
     pub fn rotate(&self, new_keys: &Path, root_threshold: u8, dry_run: bool) -> Result<ChangeSummary> {
-        self.files.store.block_on(async {
+        self.store.block_on(async {
             let repository = self.load(ExpirationEnforcement::Unsafe).await?;
             let old = &repository.root().signed;
             let version = old.version.get() + 1;
             let root = make_root(new_keys, version, root_threshold, &self.validity)?;
-            let renewed = Self { files: self.files.clone(), root: self.root.clone(), keys: new_keys.to_owned(), validity: self.validity };
+            let renewed = Self {
+                store: Arc::clone(&self.store),
+                files: self.files.clone(),
+                root: self.root.clone(),
+                keys: new_keys.to_owned(),
+                validity: self.validity,
+            };
             renewed.check_keys(&root)?;
             let signed = sign_root(&root, &[(old, self.keys.as_path()), (&root, new_keys)]).await?;
             let from = highest(&repository);
@@ -90,7 +97,7 @@ impl Operator {
             if dry_run {
                 return Ok(summary);
             }
-            if !self.files.store.write(&root_name(version), signed.buffer().clone(), true).await? {
+            if !self.store.write(&root_name(version), signed.buffer().clone(), true).await? {
                 let what = format!("version {version} of the root exists");
                 return Err(Error::publish(what, "check what is published, and try again"));
             }

@@ -117,7 +117,7 @@ impl Agent {
         if config.zswap.compressor != AUTO || !tiering::zswap_is_on(&self.context) || machine.compressor.is_empty() {
             return;
         }
-        // Who else uses zswap is unknown where debugfs is not mounted. Nobody uses it while it is off.
+        // Who else uses zswap is unknown where debugfs is not mounted. No process uses it while it is off.
         if !config.zswap.manage && machine.zswap_enabled && !self.pool_is_known() {
             return;
         }
