@@ -5,6 +5,8 @@ args:
   - agent
   - --job-rules=/run/thermocline-pods/rules.toml
   - --set=trace.machine=$(NODE_NAME)
+  # Its connections are those of the container `network`.
+  - --set=agent.network=/run/thermocline-network/socket
   {{- if not .Values.offloading.enabled }}
   - --dry-run
   {{- end }}
@@ -59,6 +61,48 @@ volumeMounts:
   - name: pod-rules
     mountPath: /run/thermocline-pods
     readOnly: true
+  - name: network-socket
+    mountPath: /run/thermocline-network
+    readOnly: true
+{{- end -}}
+
+{{- define "thermocline.network" -}}
+image: {{ include "thermocline.image" . }}
+imagePullPolicy: {{ .Values.image.pullPolicy }}
+args:
+  - network
+  - --listen=/run/thermocline-network/socket
+env:
+  - name: THERMOCLINE_LOG
+    value: {{ .Values.logLevel }}
+{{- with .Values.network.envFrom }}
+envFrom:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+securityContext:
+  # A number that no other program is likely to use, because processes of the node are visible.
+  runAsNonRoot: true
+  runAsUser: 64918
+  runAsGroup: 64918
+  privileged: false
+  allowPrivilegeEscalation: false
+  readOnlyRootFilesystem: true
+  capabilities:
+    drop: ["ALL"]
+  seccompProfile:
+    type: RuntimeDefault
+  {{- with .Values.network.seLinuxOptions }}
+  seLinuxOptions:
+    {{- toYaml . | nindent 4 }}
+  {{- end }}
+resources:
+  {{- toYaml .Values.network.resources | nindent 2 }}
+volumeMounts:
+  - name: network-socket
+    mountPath: /run/thermocline-network
+  # A file of a trace, while it is sent.
+  - name: network-files
+    mountPath: /tmp
 {{- end -}}
 
 {{- define "thermocline.podWatcher" -}}
