@@ -116,6 +116,7 @@ const EXAMPLES: &[&str] = &[
     "thermocline pool models publish --untouched untouched.onnx --store s3://pool/models --root models-root.json --keys keys",
     "thermocline pool models fetch --config pool-host.toml",
     "thermocline pool models judge --store s3://pool/lives --target 4%",
+    "thermocline pool models step --lives s3://pool/lives --store s3://pool/models --root models-root.json --keys keys/",
     "thermocline pool manager --config pool-manager.toml",
     "thermocline pool manager init --config pool-manager.toml",
     "thermocline pool manager recover --config pool-manager.toml",

@@ -17,6 +17,7 @@ mod manager;
 mod memory;
 mod models;
 mod predict;
+mod rollout;
 mod scheduler;
 mod show;
 mod simulate;

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use units::{Millis, UnixMillis};
 
 use crate::assignment::{Group, assigned};
-use crate::evidence::{EntryRef, Evidence, MachineId, Slot};
+use crate::evidence::{Evidence, MachineId, Slot};
 use crate::guard::{Failure, MachineEvidence, Side, Values, Watched, judge};
 use crate::plan::Plan;
 use crate::sequential::SequentialTest;
@@ -32,11 +32,10 @@ pub fn baseline_start(plan: &Plan, state: &State) -> UnixMillis {
     state.started_unix_ms - plan.baseline_ms
 }
 
-/// Returns the slot of an entry. Entries between the start of the rollout and its current stage have none: some of the
-/// machines had the bundle then.
+/// Returns the slot of what began at this time. What began between the start of the rollout and its current stage has none: some
+/// of the machines had the bundle then.
 #[must_use]
-pub fn slot(plan: &Plan, state: &State, entry: &EntryRef) -> Option<usize> {
-    let start = entry.figures.start_unix_ms;
+pub fn slot(plan: &Plan, state: &State, start: UnixMillis) -> Option<usize> {
     if start >= evidence_start(plan, state) {
         Some(SINCE)
     } else if start >= state.since_unix_ms {

@@ -103,6 +103,41 @@ impl Slot {
     }
 }
 
+/// A guest of a pool that got pool memory by a model, and has ended. Its host is the machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PoolGuest {
+    /// When it started.
+    pub start_unix_ms: UnixMillis,
+    /// When it ended.
+    pub end_unix_ms: UnixMillis,
+    /// The bundle with the model; 0 if it is none of those that are compared.
+    pub bundle: u64,
+    /// Whether it touched more of the pool memory than is tolerated.
+    pub touched: bool,
+    /// Whether its pool memory was moved to local memory.
+    pub mitigated: bool,
+}
+
+impl Slot {
+    /// Adds a guest of a pool as an entry.
+    pub fn add_guest(&mut self, guest: &PoolGuest) {
+        let PoolGuest { start_unix_ms, end_unix_ms, bundle, touched, mitigated } = *guest;
+        let one = |whether: bool| f64::from(u8::from(whether));
+        let sums = Sums { pool_guests: 1.0, pool_touched: one(touched), pool_mitigated: one(mitigated), ..Sums::default() };
+        let (bundles, latest_bundle) = (BTreeSet::from([bundle]), (start_unix_ms, bundle));
+        let starts_unix_ms = BTreeSet::new();
+        self.merge(&Self {
+            entries: 1,
+            sums,
+            first_unix_ms: start_unix_ms,
+            last_unix_ms: end_unix_ms,
+            starts_unix_ms,
+            bundles,
+            latest_bundle,
+        });
+    }
+}
+
 /// Evidence by machine and slot.
 pub type Machines = BTreeMap<MachineId, Vec<Slot>>;
 
@@ -148,7 +183,8 @@ impl Reader {
 }
 
 impl Evidence {
-    fn add_unreadable(&mut self, error: String) {
+    /// Adds a file that could not be read.
+    pub fn add_unreadable(&mut self, error: String) {
         self.unreadable_total += 1;
         if self.unreadable.len() < UNREADABLE_MAX {
             self.unreadable.push(error);

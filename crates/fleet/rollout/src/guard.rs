@@ -28,7 +28,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::contrast::{Part, Unit, contrast, count};
 use crate::evidence::{MachineId, Slot};
-use crate::metric::{Better, METRICS, Metric};
+use crate::metric::{Better, Metric};
 use crate::sequential::SequentialTest;
 
 /// How much worse the treated machines may do.
@@ -45,7 +45,7 @@ pub enum Margin {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Watched {
-    /// A figure of the traces, by its name in [`METRICS`].
+    /// A figure of the traces, by its name in [`crate::metric::METRICS`].
     Metric(String),
     /// Share of machines whose agent became silent, restarted, or reverted to the previous bundle by itself.
     AgentFailures,
@@ -256,7 +256,7 @@ pub type Values = std::result::Result<std::collections::BTreeMap<String, f64>, S
 fn unit(guard: &Guard, machine: &MachineEvidence, values: Option<&std::collections::BTreeMap<String, f64>>) -> Unit {
     let whole = |numerator| Some(Part { numerator, denominator: 1.0 });
     let (part, before) = match &guard.watched {
-        Watched::Metric(name) => match METRICS.iter().find(|metric| metric.name == name) {
+        Watched::Metric(name) => match Metric::named(name) {
             Some(metric) => (Some(metric.part(&machine.since.sums)), Some(metric.part(&machine.before.sums))),
             None => (None, None),
         },

@@ -143,6 +143,20 @@ pub const METRICS: &[Metric] = &[
         better: Better::Lower,
         part: |sums| (sums.cold_accesses, sums.working_set_minutes),
     },
+    Metric {
+        name: "pool_touched",
+        meaning: "share of a pool's guests that touched more of the pool memory that a model gave them than is tolerated",
+        unit: Unit::Ratio,
+        better: Better::Lower,
+        part: |sums| (sums.pool_touched, sums.pool_guests),
+    },
+    Metric {
+        name: "pool_mitigated",
+        meaning: "share of the same guests whose pool memory was moved to local memory",
+        unit: Unit::Ratio,
+        better: Better::Lower,
+        part: |sums| (sums.pool_mitigated, sums.pool_guests),
+    },
 ];
 
 /// Sums over some entries of a machine. Levels are weighted with time, in bytes times milliseconds.
@@ -183,6 +197,12 @@ pub struct Sums {
     pub oom_kills: f64,
     /// Entries with far memory on whose promotion rate exceeds the objective.
     pub over: f64,
+    /// Guests of a pool that got pool memory by a model, and have ended.
+    pub pool_guests: f64,
+    /// Of them, those that touched more of it than is tolerated.
+    pub pool_touched: f64,
+    /// Of them, those whose pool memory was moved to local memory.
+    pub pool_mitigated: f64,
     /// Promotion rates of all entries with far memory on.
     pub rates: Rates,
 }
@@ -224,7 +244,8 @@ impl Sums {
     /// Adds the sums of another part of the same machine's entries.
     pub fn merge(&mut self, other: &Self) {
         let Self { time_ms, memory, saved, far, cold, working_set, working_set_minutes, promoted, .. } = other;
-        let Self { cold_accesses, memory_stall_us, io_stall_us, lost_us, own_work_us, offload_cpu_us, oom_kills, over, rates, .. } = other;
+        let Self { cold_accesses, memory_stall_us, io_stall_us, lost_us, own_work_us, offload_cpu_us, oom_kills, over, .. } = other;
+        let Self { pool_guests, pool_touched, pool_mitigated, rates, .. } = other;
         for (sum, part) in [
             (&mut self.time_ms, time_ms),
             (&mut self.memory, memory),
@@ -242,6 +263,9 @@ impl Sums {
             (&mut self.offload_cpu_us, offload_cpu_us),
             (&mut self.oom_kills, oom_kills),
             (&mut self.over, over),
+            (&mut self.pool_guests, pool_guests),
+            (&mut self.pool_touched, pool_touched),
+            (&mut self.pool_mitigated, pool_mitigated),
         ] {
             *sum += part;
         }

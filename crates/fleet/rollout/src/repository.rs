@@ -148,6 +148,14 @@ impl Operator {
         })
     }
 
+    /// Returns a model that a bundle names by its SHA-256.
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`] if it is not published; [`Error::Refused`] for another file; those of [`Self::contents`].
+    pub fn model(&self, sha256: &str) -> Result<Vec<u8>> {
+        self.store.block_on(async { client::model(&self.load(ExpirationEnforcement::Unsafe).await?, sha256).await })
+    }
+
     /// Publishes a change; with `dry_run`, only checks it.
     ///
     /// # Errors

@@ -20,7 +20,7 @@ use crate::table::Table;
 pub(crate) mod arguments;
 pub(crate) mod rehearse;
 pub(crate) mod status;
-mod steps;
+pub(crate) mod steps;
 pub(crate) mod words;
 
 use ::rollout::stage::Action;

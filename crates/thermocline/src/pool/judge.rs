@@ -19,6 +19,23 @@ use crate::output::print;
 use crate::table::Table;
 use crate::values::{duration, ratio};
 
+/// Which guests count, and what of them.
+#[derive(Debug, Args)]
+pub(crate) struct Counted {
+    /// The share of its pool memory that a guest may touch and count as predicted: `monitor.touched` of the hosts
+    #[arg(long, value_name = "RATIO", default_value = "5%", value_parser = ratio)]
+    touched: RatioPpm,
+    /// How long a guest must have run to count: `monitor.least_life` of the hosts
+    #[arg(long, value_name = "DURATION", default_value = "10m", value_parser = duration)]
+    least_life: Duration,
+}
+
+impl Counted {
+    pub(super) fn tolerated(&self) -> Tolerated {
+        Tolerated { touched: self.touched, least_life: self.least_life }
+    }
+}
+
 #[derive(Debug, Args)]
 pub(crate) struct Judge {
     /// The store of the hosts' records (`lives_store`)
@@ -27,12 +44,8 @@ pub(crate) struct Judge {
     /// The share of guests that may touch their pool memory: that for which the models were trained
     #[arg(long, value_name = "RATIO", value_parser = target)]
     target: RatioPpm,
-    /// The share of its pool memory that a guest may touch and count as predicted: `monitor.touched` of the hosts
-    #[arg(long, value_name = "RATIO", default_value = "5%", value_parser = ratio)]
-    touched: RatioPpm,
-    /// How long a guest must have run to count: `monitor.least_life` of the hosts
-    #[arg(long, value_name = "DURATION", default_value = "10m", value_parser = duration)]
-    least_life: Duration,
+    #[command(flatten)]
+    counted: Counted,
     /// Fewer guests of the newest model than this say nothing
     #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..))]
     guests: u32,
@@ -89,7 +102,7 @@ pub(super) fn judge(format: Format, arguments: &Judge) -> Result<ExitCode> {
     for skipped in &collected.skipped {
         log::warn!("skipped {skipped}");
     }
-    let tolerated = Tolerated { touched: arguments.touched, least_life: arguments.least_life };
+    let tolerated = arguments.counted.tolerated();
     let mut sums: BTreeMap<ModelId, Sums> = BTreeMap::new();
     let mut damaged_lines = 0;
     for copy in &collected.files {
@@ -104,7 +117,7 @@ pub(super) fn judge(format: Format, arguments: &Judge) -> Result<ExitCode> {
     }
     let models: Vec<Model> = sums.into_iter().rev().map(|(id, sums)| model(arguments, id, &sums)).collect();
     let Some(newest) = models.first().map(|model| model.verdict) else {
-        bail!("{} has no guest that got pool memory by a model and ran for {:?}", arguments.store, arguments.least_life);
+        bail!("{} has no guest that got pool memory by a model and ran for {:?}", arguments.store, arguments.counted.least_life);
     };
     let report = Report { target: arguments.target, models, damaged_lines };
     print(format, &report, || text(&report))?;

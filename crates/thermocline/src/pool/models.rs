@@ -30,6 +30,9 @@ pub(crate) enum Models {
     /// Fetch the models that are assigned to a host, verify them, and write them to the files of its configuration, which the host
     /// reads again by itself. One poll: run it from a timer
     Fetch(Fetch),
+    /// Evaluate the staged rollout of a bundle of models by the guests of all hosts: promote, hold, or roll it back. It was started by
+    /// `thermocline rollout start`
+    Step(super::rollout::Step),
     /// Judge models by the guests of all hosts that got pool memory by them. Run it before a new bundle is for more hosts
     Judge(super::judge::Judge),
 }
@@ -79,6 +82,7 @@ pub(super) fn models(format: Format, command: &Models) -> Result<ExitCode> {
     match command {
         Models::Publish(arguments) => publish(format, arguments)?,
         Models::Fetch(arguments) => fetch(format, arguments)?,
+        Models::Step(arguments) => super::rollout::step(format, arguments)?,
         Models::Judge(arguments) => return super::judge::judge(format, arguments),
     }
     Ok(ExitCode::SUCCESS)

@@ -43,6 +43,8 @@ pub struct Judged {
     pub touched: bool,
     /// Whether its memory was moved home.
     pub mitigated: bool,
+    /// When it arrived and when it departed, in seconds since 1970.
+    pub lived_unix_s: (i64, i64),
 }
 
 /// Reads the guests of a file that got pool memory by a model and ran for long enough. Returns the number of damaged lines.
@@ -52,7 +54,8 @@ pub struct Judged {
 pub fn judged(path: &Path, tolerated: Tolerated, each: &mut dyn FnMut(Judged)) -> std::io::Result<u64> {
     each_life(File::open(path)?, &mut |life| {
         if let Some((model, touched)) = life.outcome(tolerated) {
-            each(Judged { model, touched, host: life.host, mitigated: life.mitigated });
+            let lived_unix_s = (life.arrival, life.departure);
+            each(Judged { model, touched, host: life.host, mitigated: life.mitigated, lived_unix_s });
         }
     })
 }

@@ -133,7 +133,7 @@ fn id(text: &str) -> Result<String, String> {
     if valid { Ok(text.to_owned()) } else { Err("give 1 to 100 letters, digits, '-', '_' and '.', not beginning with '.'".to_owned()) }
 }
 
-fn every(text: &str) -> Result<Duration, String> {
+pub(crate) fn every(text: &str) -> Result<Duration, String> {
     let time = duration(text)?;
     let (least, most) = (Duration::from_secs(1), Duration::from_secs(86_400));
     if !(least..=most).contains(&time) {
@@ -142,7 +142,7 @@ fn every(text: &str) -> Result<Duration, String> {
     Ok(time)
 }
 
-#[derive(Debug, Args)]
+#[derive(Clone, Debug, Args)]
 pub(crate) struct Repository {
     /// The bundle store: a directory, or s3://bucket/prefix [default: the configured rollout.store]
     #[arg(long, value_name = "URL")]
@@ -153,7 +153,7 @@ pub(crate) struct Repository {
 }
 
 /// Arguments of every change.
-#[derive(Debug, Args)]
+#[derive(Clone, Debug, Args)]
 pub(crate) struct Signing {
     #[command(flatten)]
     pub(crate) repository: Repository,

@@ -6,7 +6,7 @@ use std::sync::mpsc::RecvTimeoutError;
 use std::time::{Duration, Instant, SystemTime};
 
 use ::rollout::evaluation;
-use ::rollout::evidence::{EntryRef, Reader, Selection};
+use ::rollout::evidence::{EntryRef, Evidence, Reader, Selection};
 use ::rollout::guard::{Values, Watched};
 use ::rollout::journal::{Event, Journal, Latest};
 use ::rollout::plan::Plan;
@@ -18,7 +18,7 @@ use config::Config;
 use trace::calendar;
 use units::{RatioPpm, UnixMillis};
 
-use super::arguments::{Act, Driver, PlanArguments, RunArguments, Start, StatusArguments};
+use super::arguments::{Act, Driver, PlanArguments, RunArguments, Signing, Start, StatusArguments};
 use super::status::{self, NOT_STARTED};
 use super::words::{self, Stepped};
 use super::{operator, store};
@@ -69,14 +69,25 @@ pub(super) fn start(config: &Config, format: Format, arguments: &Start) -> Resul
 
 /// `step`: one evaluation.
 pub(super) fn step(config: &Config, format: Format, driver: &Driver) -> Result<()> {
-    let stepped = Evaluator::new(config, driver)?.evaluate()?;
+    step_by(config, format, driver, &mut Traces::open(config, driver)?)
+}
+
+/// One evaluation, by evidence of this source.
+pub(crate) fn step_by(config: &Config, format: Format, driver: &Driver, source: &mut dyn Source) -> Result<()> {
+    let stepped = Evaluator::new(config, driver, source)?.evaluate()?;
     print(format, &stepped, || words::stepped(&stepped))
 }
 
 /// `run`: repeated evaluations until the rollout ends or a signal arrives. A failed evaluation is logged and repeated.
 pub(super) fn run(config: &Config, format: Format, arguments: &RunArguments) -> Result<()> {
+    let RunArguments { every, driver } = arguments;
+    run_by(config, format, driver, *every, &mut Traces::open(config, driver)?)
+}
+
+/// As [`run`], by evidence of this source.
+pub(crate) fn run_by(config: &Config, format: Format, driver: &Driver, every: Duration, source: &mut dyn Source) -> Result<()> {
     let (_sender, receiver) = signals::messages()?;
-    let mut evaluator = Evaluator::new(config, &arguments.driver)?;
+    let mut evaluator = Evaluator::new(config, driver, source)?;
     loop {
         let began = Instant::now();
         match evaluator.evaluate() {
@@ -88,7 +99,7 @@ pub(super) fn run(config: &Config, format: Format, arguments: &RunArguments) -> 
             }
             Err(error) => log::error!("evaluation failed, the next one tries again: {}", crate::output::describe(&error)),
         }
-        match receiver.recv_timeout(arguments.every.saturating_sub(began.elapsed())) {
+        match receiver.recv_timeout(every.saturating_sub(began.elapsed())) {
             Err(RecvTimeoutError::Timeout) => {}
             Ok(_) | Err(RecvTimeoutError::Disconnected) => return Ok(()),
         }
@@ -159,34 +170,63 @@ fn now() -> UnixMillis {
     UnixMillis(units::millis(since))
 }
 
-/// Repeated evaluations; sums of the traces are kept between them.
-struct Evaluator {
-    journal: Journal,
-    operator: Operator,
-    traces: ::store::Store,
-    dry_run: bool,
-    valid: Duration,
+/// Where the evidence of a rollout is read.
+pub(crate) trait Source {
+    /// Reads what the machines did, by the slots of [`evaluation::slot`].
+    fn read(&mut self, plan: &Plan, state: &State) -> Result<Evidence>;
+}
+
+/// The traces of agents; sums of files are kept between evaluations.
+struct Traces {
+    store: ::store::Store,
     reader: Reader,
     /// The rollout, stage and time to which the reader's sums belong.
     read_for: Option<(String, UnixMillis)>,
 }
 
-impl Evaluator {
-    fn new(config: &Config, driver: &Driver) -> Result<Self> {
+impl Traces {
+    fn open(config: &Config, driver: &Driver) -> Result<Self> {
         let traces = match &driver.trace {
             Some(url) => url,
             None if config.trace.store.is_empty() => bail!("name the traces by --trace; none are configured as trace.store"),
             None => &config.trace.store,
         };
-        Ok(Self {
-            journal: journal(config, driver)?,
-            operator: operator(config, &driver.signing)?,
-            traces: ::store::Store::open(traces)?,
-            dry_run: driver.signing.dry_run,
-            valid: driver.signing.valid,
-            reader: Reader::default(),
-            read_for: None,
-        })
+        Ok(Self { store: ::store::Store::open(traces)?, reader: Reader::default(), read_for: None })
+    }
+}
+
+impl Source for Traces {
+    fn read(&mut self, plan: &Plan, state: &State) -> Result<Evidence> {
+        let read_for = (state.rollout.clone(), state.since_unix_ms);
+        if self.read_for.as_ref() != Some(&read_for) {
+            self.reader = Reader::default();
+            self.read_for = Some(read_for);
+        }
+        let slot = |entry: &EntryRef| evaluation::slot(plan, state, entry.figures.start_unix_ms);
+        let selection = Selection {
+            slots: evaluation::SLOTS,
+            slot: &slot,
+            from_unix_ms: evaluation::baseline_start(plan, state),
+            until_unix_ms: UnixMillis(u64::MAX),
+            objective: plan.objective,
+        };
+        Ok(self.reader.read(&self.store, &selection)?)
+    }
+}
+
+/// Repeated evaluations.
+struct Evaluator<'a> {
+    journal: Journal,
+    operator: Operator,
+    source: &'a mut dyn Source,
+    dry_run: bool,
+    valid: Duration,
+}
+
+impl<'a> Evaluator<'a> {
+    fn new(config: &Config, driver: &Driver, source: &'a mut dyn Source) -> Result<Self> {
+        let Signing { dry_run, valid, .. } = driver.signing;
+        Ok(Self { journal: journal(config, driver)?, operator: operator(config, &driver.signing)?, source, dry_run, valid })
     }
 
     fn evaluate(&mut self) -> Result<Stepped> {
@@ -217,20 +257,7 @@ impl Evaluator {
 
     /// Evaluates the evidence.
     fn weigh(&mut self, plan: &Plan, state: &State, now: UnixMillis) -> Result<(Option<Evaluation>, usize, Vec<String>)> {
-        let read_for = (state.rollout.clone(), state.since_unix_ms);
-        if self.read_for.as_ref() != Some(&read_for) {
-            self.reader = Reader::default();
-            self.read_for = Some(read_for);
-        }
-        let slot = |entry: &EntryRef| evaluation::slot(plan, state, entry);
-        let selection = Selection {
-            slots: evaluation::SLOTS,
-            slot: &slot,
-            from_unix_ms: evaluation::baseline_start(plan, state),
-            until_unix_ms: UnixMillis(u64::MAX),
-            objective: plan.objective,
-        };
-        let evidence = self.reader.read(&self.traces, &selection)?;
+        let evidence = self.source.read(plan, state)?;
         let since = now.since(evaluation::evidence_start(plan, state)).to_duration();
         let answers = plan.guards.iter().filter_map(|guard| match &guard.watched {
             Watched::Query { url, query, machine_label, .. } => {
