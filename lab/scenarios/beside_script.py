@@ -15,7 +15,8 @@ They are watched for two cycles of the phases, and for a dozen of the build: in 
 nothing and 0.6 % on the build, by how its period fell on the build's.
 
 THERMOCLINE_LAB_SETTLE is how many seconds contenders settle; THERMOCLINE_LAB_AGES, _POLICIES and _CLASSES are
-comma-separated lists of what competes; default: all.
+comma-separated lists of what competes; default: all. With THERMOCLINE_LAB_ROUNDS above 1 all of them run so many times,
+one after the other in each round, and means are compared.
 """
 
 import itertools
@@ -42,6 +43,7 @@ READ_SECONDS = 2
 SCRIPT_AGES = [int(age) for age in os.environ.get("THERMOCLINE_LAB_AGES", "6,15,30").split(",")]
 POLICIES = os.environ.get("THERMOCLINE_LAB_POLICIES", "cold_age,auto").split(",")
 CLASSES = os.environ.get("THERMOCLINE_LAB_CLASSES", "conservative,standard,aggressive").split(",")
+ROUNDS = int(os.environ.get("THERMOCLINE_LAB_ROUNDS", "1"))
 JOBS = ("phases", "redis", "build")
 
 _BUILD = """
@@ -71,36 +73,46 @@ Points = dict[str, Point]
 
 def run(lab: Lab) -> dict[str, Any]:
     """Runs every contender and compares the policies with the script."""
-    base = _contend(lab, "none", None, None)
-    script = {age: _contend(lab, f"script {age} s", age, None) for age in SCRIPT_AGES}
-    ours = {
-        (policy, group): _contend(lab, f"{policy} {group}", None, (policy, group))
-        for policy in POLICIES
-        for group in CLASSES
-    }
-    figures: dict[str, Any] = {}
+    script = [f"script {age} s" for age in SCRIPT_AGES]
+    ours = [f"{policy} {group}" for policy in POLICIES for group in CLASSES]
+    rounds = [{name: _contend(lab, name) for name in ("none", *script, *ours)} for _ in range(ROUNDS)]
+    means = {name: _mean([one[name] for one in rounds]) for name in rounds[0]}
+    base = means["none"]
+    figures: dict[str, Any] = {"rounds": ROUNDS}
     ratios = []
     for job in JOBS:
-        curve = sorted(_gain(base[job], points[job]) for points in script.values())
+        curve = sorted(_gain(base[job], means[name][job]) for name in script)
         rows: dict[str, Any] = {
             "script": [{"lost_ratio": lost, "saved_bytes": saved} for lost, saved in curve],
-            "script_settling_lost_ratio": [points[job].settling_lost_ratio for points in script.values()],
+            "script_settling_lost_ratio": [means[name][job].settling_lost_ratio for name in script],
         }
-        for (policy, group), points in ours.items():
-            lost, saved = _gain(base[job], points[job])
+        for name in ours:
+            lost, saved = _gain(base[job], means[name][job])
             ratio = max(saved, MIB) / max(_at(curve, lost), MIB)
             ratios.append(ratio)
-            rows[f"{policy}_{group}"] = {
+            rows[name.replace(" ", "_")] = {
                 "lost_ratio": lost,
-                "settling_lost_ratio": points[job].settling_lost_ratio,
+                "settling_lost_ratio": means[name][job].settling_lost_ratio,
                 "saved_bytes": saved,
                 "saved_ratio_to_script_at_equal_loss": ratio,
             }
-            lab.say(f"{job}: {policy} {group}: {saved / MIB:.1f} MiB at {lost:.2%} lost, {ratio:.2f} times the script")
+            lab.say(f"{job}: {name}: {saved / MIB:.1f} MiB at {lost:.2%} lost, {ratio:.2f} times the script")
         figures[job] = rows
     figures["worst_ratio"] = min(ratios)
     lab.at_least("worst_ratio", figures["worst_ratio"], 1.0)
     return figures
+
+
+def _mean(points: Sequence[Points]) -> Points:
+    """Returns the means of what one contender did in all rounds."""
+    return {
+        job: Point(
+            statistics.fmean(one[job].current_bytes for one in points),
+            statistics.fmean(one[job].lost_ratio for one in points),
+            statistics.fmean(one[job].settling_lost_ratio for one in points),
+        )
+        for job in points[0]
+    }
 
 
 def _gain(base: Point, point: Point) -> tuple[float, float]:
@@ -117,21 +129,22 @@ def _at(curve: Sequence[tuple[float, float]], lost: float) -> float:
     return max(y for x, y in points if x <= lost)
 
 
-def _contend(lab: Lab, name: str, age: int | None, policy: tuple[str, str] | None) -> Points:
-    """Runs all programs under one contender in a guest of its own."""
+def _contend(lab: Lab, name: str) -> Points:
+    """Runs all programs under one contender, `none`, `script A s` or `POLICY CLASS`, in a guest of its own."""
+    what, *which = name.split()
     with lab.guest() as guest:
         truth.tick(guest)
         guest.write("/proc/sys/vm/page-cluster", "0")
         guest.write("/sys/module/zswap/parameters/enabled", "Y")
         _programs(guest)
-        if age is not None:
-            contenders.evict_by_script(guest, age, [f"/{job}" for job in JOBS])
-        if policy is not None:
-            settings: node.Settings = {"agent.policy": policy[0], "zswap.manage": False}
-            node.configure(guest, [node.Job(f"/{job}", group=policy[1]) for job in JOBS], settings)
+        if what == "script":
+            contenders.evict_by_script(guest, int(which[0]), [f"/{job}" for job in JOBS])
+        elif what in POLICIES:
+            settings: node.Settings = {"agent.policy": what, "zswap.manage": False}
+            node.configure(guest, [node.Job(f"/{job}", group=which[0]) for job in JOBS], settings)
             node.start(guest)
         points = _watch(guest)
-        if policy is not None:
+        if what in POLICIES:
             journal = guest.keep(f"{node.STATE}/journal")
             journal.replace(journal.with_name(f"{name.replace(' ', '-')}.journal"))
     for job, point in points.items():
