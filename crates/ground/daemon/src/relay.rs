@@ -59,7 +59,7 @@ fn offered(socket: &Path, address: SocketAddr, render: impl Fn() -> Result<Strin
     stream.write_all(format!("metrics {address}\n").as_bytes())?;
     let mut from = BufReader::new(stream.try_clone()?);
     let answer = line(&mut from)?;
-    let Some(bound) = answer.strip_prefix("serving ") else {
+    let Some(bound) = answer.strip_prefix("serving ").and_then(|bound| bound.parse::<SocketAddr>().ok()) else {
         let why = answer.strip_prefix("failed ").unwrap_or(&answer);
         return Err(io::Error::other(why.replace(char::is_control, " ")));
     };

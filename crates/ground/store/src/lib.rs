@@ -1,8 +1,8 @@
 //! A directory or an object store behind one type, and files that appear whole or not at all.
 //!
 //! [`Store`] holds objects by path: in a directory, or with the feature `s3` in an object store that speaks the S3
-//! protocol. [`Access`] is a store that another process may have the connections to. [`file`] writes local files atomically. [`FileError`] is the error of one operation on one file, shared by
-//! all crates that read and write files. The feature `testing` adds `testing`, an S3 server for integration tests.
+//! protocol. [`Access`] is a store that another process may have the connections to. [`file`] writes local files
+//! atomically. [`FileError`] is the error of one operation on one file, shared by all crates that read and write files. The feature `testing` adds `testing`, an S3 server for integration tests.
 //!
 //! # Invariants
 //! - An object or file appears under its name completely written, or not at all.

@@ -96,7 +96,7 @@ impl Source for Lives {
             let machines = &mut evidence.machines;
             let read = judged(path, self.tolerated, &mut |guest| {
                 let [start_unix_ms, end_unix_ms] =
-                    [guest.lived_unix_s.0, guest.lived_unix_s.1].map(|second| UnixMillis(second.unsigned_abs().saturating_mul(1_000)));
+                    <[i64; 2]>::from(guest.lived_unix_s).map(|second| UnixMillis(u64::try_from(second).unwrap_or(0).saturating_mul(1_000)));
                 let Some(slot) = evaluation::slot(plan, state, start_unix_ms) else { return };
                 let host = MachineId { cluster: String::new(), machine: guest.host };
                 let slots = machines.entry(host).or_insert_with(|| vec![Slot::default(); evaluation::SLOTS]);

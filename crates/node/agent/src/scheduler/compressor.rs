@@ -114,7 +114,7 @@ impl Agent {
     /// Chooses zswap's compressor again, if there are new samples, or leaves it to others that use zswap.
     pub(super) fn choose_compressor(&mut self, now: Now) {
         let (config, machine) = (&self.context.config, &self.context.machine);
-        if config.zswap.compressor != AUTO || !tiering::zswap_is_on(&self.context) || machine.compressor.is_empty() {
+        if config.zswap.compressor != AUTO || !tiering::reckons_with_zswap(&self.context) || machine.compressor.is_empty() {
             return;
         }
         // Who else uses zswap is unknown where debugfs is not mounted. No process uses it while it is off.

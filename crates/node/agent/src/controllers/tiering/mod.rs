@@ -171,7 +171,7 @@ fn may_try(job: &Job, context: &mut Context, now_ms: Millis) -> bool {
 /// Whether zswap is on, or would be with an agent that acts: by its configuration, or as `thermocline setup` proposes where nothing
 /// else compresses. A run that changes nothing estimates with that.
 #[must_use]
-pub fn zswap_is_on(context: &Context) -> bool {
+pub fn reckons_with_zswap(context: &Context) -> bool {
     let would_be = || context.config.zswap.manage || context.tiers.zram_algorithm().is_none();
     context.machine.zswap_enabled || (context.options.dry_run && would_be())
 }
@@ -179,7 +179,7 @@ pub fn zswap_is_on(context: &Context) -> bool {
 /// The family of the compressor that the machine's far memory uses: zswap's, or zram's if zswap is off.
 #[must_use]
 pub fn family(context: &Context) -> Family {
-    let zram = if zswap_is_on(context) { None } else { context.tiers.zram_algorithm() };
+    let zram = if reckons_with_zswap(context) { None } else { context.tiers.zram_algorithm() };
     let zswap = &context.config.zswap;
     let would_set = context.options.dry_run && zswap.manage && !matches!(zswap.compressor.as_str(), "" | "auto");
     let compressor = if would_set { &zswap.compressor } else { &context.machine.compressor };
