@@ -28,9 +28,12 @@
 //! of it goes out for four warm-ups, and for 8, 16 and 32 if that happens again. What the cache has beyond that still may. Where ages
 //! of the pages are known, only old ones go out, and this does not apply.
 //!
-//! If, beyond the objective, half as many return in one period as went out in the last warm-up, the agent was too fast to see it: by then
-//! more had followed. From then on it pauses after each request, and reclaims more only after a pause in which that did not happen again.
-//! The first pause is half a warm-up; each failure doubles it, up to 32 warm-ups, and each pause without one halves it again.
+//! If, beyond the objective, half as many return at once as went out in the last warm-up, the agent was too fast to see it: by then
+//! more had followed. From then on it pauses after each request, and reclaims more only after a pause in which that did not happen
+//! again. The first pause is two warm-ups; each failure doubles it, up to 32, and each pause without one halves it again. A shorter
+//! one showed nothing: it ended before a build began again and read what had gone out. As long as a pause is `2^n` quarters of a
+//! warm-up, what returns beyond a stall target is owed `2^n` times, so that a job of which each request fails uses an ever smaller
+//! part of its target. Neither applies to so few pages that the objective permits all of them to return within a warm-up.
 //!
 //! In one period at most one part in 32 of the cache goes out. Where every page's age is known, at most those that are old; where only
 //! generations of the kernel are, at most those that no process maps, or that are in its older ones: code that runs is mapped and in the
@@ -39,7 +42,9 @@
 //! # Properties
 //! Each is a test of this name: a cache that nothing reads goes out; a cache that is read at random keeps the objective in K of
 //! the periods; dearer refaults leave more of the cache; a cache whose pages return at once is left alone; so is what returned in a
-//! burst; after a failure one request at a time is tried; it never acts before the warm-up; it is deterministic for any input.
+//! burst; after a failure one request at a time is tried; a pause lasts until what went out has had time to return; what failed requests
+//! cost is owed several times; what may return within a warm-up needs no pause; it never acts before the warm-up; it is deterministic
+//! for any input.
 
 use serde::{Deserialize, Serialize};
 
@@ -116,6 +121,9 @@ pub struct State {
     /// What went out in the last warm-up, in [`PARTS_OF_PAGE`], with exponential weights.
     #[serde(default, skip_serializing_if = "is_zero")]
     out: u64,
+    /// Refaults of the last period, if it was not one of a failure.
+    #[serde(default, skip_serializing_if = "is_nothing")]
+    refaulted: Pages,
     /// What the cache was after a burst.
     #[serde(default, skip_serializing_if = "is_nothing")]
     needed: Pages,
@@ -237,17 +245,18 @@ pub fn step(params: &Params, state: &State, input: &Input) -> (State, Step) {
     let most = Pages(input.cache.0 / PARTS).max(LEAST);
     let mut next = *state;
     let hold = |reason| Decision::Hold { reason };
-    let needed = next.needed(params, input, returned > allowed);
+    let failed = next.failed(params, input, returned > allowed);
+    let needed = next.needed(params, input, failed);
     let is_in_vain = next.is_in_vain(params, input);
     let decision = if input.elapsed_ms == Millis::ZERO {
         hold(Hold::NoHistory)
     } else if input.job_age_ms < params.warmup_ms {
         hold(Hold::WarmingUp)
-    } else if next.is_over(params, input.allowance.is_some(), returned, allowed) {
+    } else if next.is_over(params, input, returned, allowed) {
         hold(Hold::Refaults)
     } else if is_in_vain {
         hold(Hold::ReturnsTooSoon)
-    } else if next.pauses.is_pause() {
+    } else if next.pauses.is_pause() && !next.is_affordable(params, input, allowed) {
         hold(Hold::Awaited)
     } else {
         let before = std::mem::replace(&mut next.amount, grown(state.amount, params, input.elapsed_ms).min(most));
@@ -271,12 +280,14 @@ pub fn step(params: &Params, state: &State, input: &Input) -> (State, Step) {
 
 impl State {
     /// Takes in what returned in a period, and says whether it forbids to reclaim more.
-    fn is_over(&mut self, params: &Params, is_stall_target: bool, returned: Pages, allowed: Pages) -> bool {
+    fn is_over(&mut self, params: &Params, input: &Input, returned: Pages, allowed: Pages) -> bool {
         let was_over = self.wait > 0 || self.owed > Pages::ZERO;
         let over = returned > allowed;
-        if is_stall_target {
+        if input.allowance.is_some() {
             self.wait = 0;
-            self.owed = (self.owed + returned - allowed).min(Pages(allowed.0.saturating_mul(OWED_PERIODS_MAX)));
+            let times = if self.is_affordable(params, input, allowed) { 1 } else { self.pauses.times() };
+            let owed = self.owed + Pages((returned - allowed).0.saturating_mul(times));
+            self.owed = (owed - (allowed - returned)).min(Pages(allowed.0.saturating_mul(OWED_PERIODS_MAX)));
             // What returns while some is owed went out before the amount was halved.
             self.amount = if over && !was_over { Pages(self.amount.0 / 2) } else { self.amount };
             return over || self.owed > Pages::ZERO;
@@ -289,6 +300,13 @@ impl State {
             self.wait = self.wait.saturating_sub(1);
         }
         over || was_over
+    }
+
+    /// Whether the objective permits that all of what went out in the last warm-up, and another request, returns within one.
+    fn is_affordable(&self, params: &Params, input: &Input, allowed: Pages) -> bool {
+        let pages = u128::from(self.out / PARTS_OF_PAGE + LEAST.0);
+        let cost = pages * u128::from(input.refault_cost.0) / 1_000_000;
+        cost.saturating_mul(input.elapsed_ms.0.into()) <= u128::from(allowed.0) * u128::from(params.warmup_ms.0)
     }
 
     /// Takes in what returned, and says whether the cache is left alone because it returned too soon.
@@ -307,21 +325,32 @@ impl State {
         is_in_vain
     }
 
-    /// Takes in what went out and returned, and says how much of the cache must stay because of a burst.
-    fn needed(&mut self, params: &Params, input: &Input, over: bool) -> Pages {
+    /// Takes in what went out and returned, and says whether much of it returned at once.
+    fn failed(&mut self, params: &Params, input: &Input, over: bool) -> Option<Failure> {
         self.pauses.pass(input.elapsed_ms);
-        let Some(reclaimed) = input.reclaimed.filter(|_| input.cold.is_none()) else { return Pages::ZERO };
+        let reclaimed = input.reclaimed.filter(|_| input.cold.is_none())?;
         let parts = |pages: Pages| pages.0.saturating_mul(PARTS_OF_PAGE);
         self.out = decayed(self.out, input.elapsed_ms, params.warmup_ms).saturating_add(parts(reclaimed));
-        let back = parts(input.refaulted);
-        let is_share =
-            |(share, of): (u64, u64)| over && input.refaulted >= LEAST && back.saturating_mul(of) > self.out.saturating_mul(share);
-        if is_share(FAILED) && self.wait == 0 && self.owed == Pages::ZERO {
-            self.pauses.fail();
+        // What returns at once may fall into two periods.
+        let refaulted = input.refaulted + std::mem::replace(&mut self.refaulted, input.refaulted);
+        let is_share = |(share, of): (u64, u64)| parts(refaulted).saturating_mul(of) > self.out.saturating_mul(share);
+        if !over || refaulted < LEAST || !is_share(FAILED) {
+            return None;
+        }
+        self.refaulted = Pages::ZERO;
+        let failure = if is_share(BURST) { Failure::Burst } else { Failure::Half };
+        self.pauses.fail();
+        Some(failure)
+    }
+
+    /// How much of the cache must stay because of a burst.
+    fn needed(&mut self, params: &Params, input: &Input, failed: Option<Failure>) -> Pages {
+        if input.reclaimed.is_none() || input.cold.is_some() {
+            return Pages::ZERO;
         }
         let unit = Millis(params.warmup_ms.0.saturating_mul(KEPT_WARMUPS));
         let kept = self.keeping.pass(input.elapsed_ms, unit);
-        if is_share(BURST) {
+        if failed == Some(Failure::Burst) {
             self.needed = if kept { self.needed.max(input.cache) } else { input.cache };
             self.keeping.begin(unit, KEPT_MAX);
             self.amount = Pages::ZERO;
@@ -330,6 +359,15 @@ impl State {
         }
         self.needed
     }
+}
+
+/// How much of what went out in the last warm-up returned at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Failure {
+    /// Half of it ([`FAILED`]).
+    Half,
+    /// Most of it ([`BURST`]).
+    Burst,
 }
 
 /// The part of a quantity that remains of it after a time, if it decays with this mean life.

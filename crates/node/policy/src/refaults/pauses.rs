@@ -3,8 +3,8 @@
 use serde::{Deserialize, Serialize};
 use units::Millis;
 
-/// The longest pause is a unit of so many doublings.
-const DOUBLINGS_MAX: u32 = 7;
+/// The first pause is a unit of so many doublings, and the longest of so many.
+const DOUBLINGS: (u32, u32) = (3, 7);
 
 /// Pauses, each of which is `unit << doublings`; there are none before anything failed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -31,15 +31,22 @@ impl Pauses {
         self.left > Millis::ZERO
     }
 
-    /// Much of what went out returned.
+    /// How many times what returns beyond a stall target is owed.
+    pub(super) fn times(&self) -> u64 {
+        1 << self.doublings.min(DOUBLINGS.1)
+    }
+
+    /// Much of what went out returned. Without a request since the last failure, it is the same one.
     pub(super) fn fail(&mut self) {
-        (self.doublings, self.calm) = (self.doublings.saturating_add(1).min(DOUBLINGS_MAX), false);
+        if std::mem::take(&mut self.calm) {
+            self.doublings = self.doublings.saturating_add(1).clamp(DOUBLINGS.0, DOUBLINGS.1);
+        }
     }
 
     /// A request is made, and a pause begins.
     pub(super) fn begin(&mut self, unit: Millis) {
-        self.doublings = self.doublings.saturating_sub(u32::from(self.calm)).min(DOUBLINGS_MAX);
-        self.calm = self.doublings > 0;
-        self.left = if self.calm { Millis(unit.0.saturating_mul(1 << self.doublings)) } else { Millis::ZERO };
+        self.doublings = self.doublings.saturating_sub(u32::from(self.calm)).min(DOUBLINGS.1);
+        self.calm = true;
+        self.left = if self.doublings > 0 { Millis(unit.0.saturating_mul(1 << self.doublings)) } else { Millis::ZERO };
     }
 }

@@ -167,32 +167,95 @@ fn so_is_what_returned_in_a_burst() {
     assert!(now.1 >= 19_000, "{} of 20,000 that nothing reads are out", now.1);
 }
 
-#[test]
-fn after_a_failure_one_request_at_a_time_is_tried() {
-    // All of the cache is read every six periods; nothing of it is cold.
-    let run = |knows: bool, idle: u64| {
-        let (mut state, mut out, mut lost, mut far) = (State::default(), 0u64, [0u64; 2], 0u64);
-        for period in 0..2_000u64 {
-            let is_read = period % 6 == 5 && period < idle;
-            let returned = if is_read { std::mem::take(&mut out) } else { 0 };
-            let reclaimed = knows.then_some(Pages(std::mem::take(&mut far)));
-            let (job_age_ms, saved) = (Millis(period * PERIOD.0), Some(Pages(out)));
-            let input = Input { job_age_ms, allowance: Some(Pages(50)), reclaimed, saved, ..input(30_000 - out, returned) };
+/// A job that reads all of its cache every few periods, until it ends to do so.
+struct Rounds {
+    every: u64,
+    until: u64,
+    /// Of each round, a period later: this part in 100.
+    later: u64,
+    allowance: Pages,
+    /// Whether the agent knows what it reclaimed, which the rule needs.
+    knows: bool,
+}
+
+impl Rounds {
+    /// What returned in each of 2,000 periods, what is out at the end, and the state then.
+    fn run(&self) -> (Vec<u64>, u64, State) {
+        let (mut state, mut out, mut far, mut delayed) = (State::default(), 0u64, 0u64, 0u64);
+        let returned = |period: u64| {
+            let mut returned = std::mem::take(&mut delayed);
+            if period % self.every == self.every - 1 && period < self.until {
+                delayed = out * self.later / 100;
+                returned += out - delayed;
+                out = 0;
+            }
+            let reclaimed = self.knows.then_some(Pages(std::mem::take(&mut far)));
+            let (job_age_ms, saved) = (Millis(period * PERIOD.0), Some(Pages(out + delayed)));
+            let allowance = Some(self.allowance);
+            let input = Input { job_age_ms, allowance, reclaimed, saved, ..input(30_000 - out, returned) };
             let (next, step) = step(&PARAMS, &state, &input);
             state = next;
-            lost[usize::from(period > 500)] += returned;
             if let Decision::Reclaim { pages } = step.decision {
                 far = pages.0.min(30_000 - out);
                 out += far;
             }
-        }
-        (lost, out, state.pauses.doublings)
+            returned
+        };
+        let returned = (0..2_000).map(returned).collect();
+        (returned, out, state)
+    }
+}
+
+/// Nine periods are almost two warm-ups; a target of 5 pages permits none to return in a warm-up.
+const ROUNDS: Rounds = Rounds { every: 9, until: u64::MAX, later: 0, allowance: Pages(5), knows: true };
+
+#[test]
+fn after_a_failure_one_request_at_a_time_is_tried() {
+    let rounds = |knows, until| Rounds { every: 6, until, allowance: Pages(50), knows, ..ROUNDS }.run();
+    let lost = |returned: &[u64]| returned[500..].iter().sum::<u64>();
+    let (before, now) = (rounds(false, u64::MAX), rounds(true, u64::MAX));
+    assert!(lost(&now.0) * 3 < lost(&before.0), "{} {} pages returned", lost(&before.0), lost(&now.0));
+    assert!(lost(&now.0) <= 1_500 / 64 * LEAST.0, "one request per pause: {}", lost(&now.0));
+    let calm = rounds(true, 1_000);
+    assert!(calm.1 > 25_000 && calm.2.pauses.doublings == 0, "what nothing reads any more goes out: {}", calm.1);
+}
+
+#[test]
+fn a_pause_lasts_until_what_went_out_has_had_time_to_return() {
+    for later in [0, 50] {
+        let (returned, ..) = Rounds { later, ..ROUNDS }.run();
+        let failed = returned.iter().position(|&returned| returned > 0).unwrap();
+        let at_once = |period: usize| returned[period] + returned.get(period + 1).unwrap_or(&0);
+        assert!(at_once(failed) > 3 * LEAST.0, "before the first failure more follows: {}", at_once(failed));
+        let next = (failed + 2..1_999).map(at_once).max().unwrap();
+        assert!(next <= LEAST.0, "{later} %: {next} in one round after it");
+    }
+}
+
+#[test]
+fn what_failed_requests_cost_is_owed_several_times() {
+    let owed = |doublings: u32, allowed: u64| {
+        let pauses = serde_json::from_value(serde_json::json!({"left": 0, "doublings": doublings, "calm": true})).unwrap();
+        let input = Input { allowance: Some(Pages(allowed)), ..input(100_000, 100) };
+        step(&PARAMS, &State { pauses, ..State::default() }, &input).0.owed.0
     };
-    let (before, now) = (run(false, u64::MAX), run(true, u64::MAX));
-    assert!(now.0[1] * 3 < before.0[1], "{before:?} {now:?} pages returned");
-    assert!(now.0[1] <= 1_500 / 64 * LEAST.0, "one request per pause: {now:?}");
-    let calm = run(true, 1_000);
-    assert!(calm.1 > 25_000 && calm.2 == 0, "what nothing reads any more goes out: {calm:?}");
+    assert_eq!([owed(0, 10), owed(1, 10), owed(2, 10)], [90, 180, 360]);
+    assert_eq!(owed(7, 10), 640, "at most 64 periods' worth");
+    assert_eq!([owed(0, 20), owed(2, 20)], [80, 80], "as many may return within a warm-up");
+}
+
+#[test]
+fn what_may_return_within_a_warm_up_needs_no_pause() {
+    let pauses = serde_json::json!({"left": 10_000_000, "doublings": 5, "calm": true});
+    let state = State { pauses: serde_json::from_value(pauses).unwrap(), ..State::default() };
+    let decide = |allowance, cost| {
+        let input = Input { allowance: Some(Pages(allowance)), refault_cost: RatioPpm(cost), ..input(100_000, 0) };
+        step(&PARAMS, &state, &input).1.decision
+    };
+    // 64 pages in the five periods of a warm-up.
+    let (reclaim, awaited) = (Decision::Reclaim { pages: LEAST }, Decision::Hold { reason: Hold::Awaited });
+    assert_eq!((decide(13, 1_000_000), decide(12, 1_000_000)), (reclaim, awaited));
+    assert_eq!((decide(26, 2_000_000), decide(25, 2_000_000)), (reclaim, awaited));
 }
 
 #[test]
@@ -289,7 +352,7 @@ proptest! {
         let pauses = serde_json::json!({"left": calm, "doublings": times, "calm": left % 2 == 0});
         let pauses: Pauses = serde_json::from_value(pauses).unwrap();
         let (amount, owed, needed) = (Pages(amount), Pages(owed), Pages(needed));
-        let state = State { amount, wait, owed, back, out, needed, resting, keeping: resting, pauses };
+        let state = State { amount, wait, owed, back, out, needed, resting, keeping: resting, pauses, refaulted: Pages(left) };
         let input = Input {
             job_age_ms: Millis(age),
             elapsed_ms: Millis(elapsed),
