@@ -6,6 +6,7 @@
 
 mod configuration;
 mod kernel_files;
+mod messages;
 mod node;
 mod pool;
 mod scratch;
@@ -28,7 +29,7 @@ pub struct Target {
 }
 
 /// All targets.
-pub const TARGETS: [Target; 16] = [
+pub const TARGETS: [Target; 18] = [
     Target {
         name: "kernel_files",
         reads: "files of /proc, /sys and cgroups; the first byte selects one",
@@ -53,6 +54,13 @@ pub const TARGETS: [Target; 16] = [
     Target { name: "assignment", reads: "the assignment of machines, which a store holds", run: configuration::assignment, guarded: false },
     Target { name: "journal", reads: "the agent's journal, which is also replayed", run: node::journal, guarded: false },
     Target { name: "undo", reads: "the agent's undo list and its history", run: node::state, guarded: false },
+    Target { name: "control", reads: "requests on the agent's control socket", run: messages::control, guarded: false },
+    Target {
+        name: "store_answer",
+        reads: "answers of the process that has the agent's connections to stores",
+        run: messages::store_answer,
+        guarded: false,
+    },
     Target { name: "trace", reads: "traces of jobs, as agents write them or compacted", run: traces::jobs, guarded: true },
     Target { name: "model_trace", reads: "traces of jobs, as the fleet model reads them", run: traces::modelled, guarded: true },
     Target { name: "tally", reads: "tallies of the fleet model", run: traces::tally, guarded: false },

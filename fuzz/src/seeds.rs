@@ -28,6 +28,8 @@ pub fn seeds(target: &str) -> Vec<Vec<u8>> {
         "assignment" => texts(&[ASSIGNMENT]),
         "journal" => journals(),
         "undo" => texts(&[UNDO, HISTORY]),
+        "control" => texts(&["status", "explain", "hint /a b background", "hold /a b 30", "keep /a b 1 0 2 3 4", "forget /a b"]),
+        "store_answer" => texts(&["missing\n", "found 5\nhello", "found 0\n"]),
         "trace" | "model_trace" => {
             files("crates/fleet/trace/tests", &["trace-v1", "trace-v4", "compact-v1", "compact-v4"].map(|name| format!("{name}.parquet")))
         }

@@ -41,7 +41,8 @@ pub fn serve(runtime_dir: &Path, view: Published, messages: SyncSender<Message>)
     daemon::socket::serve(&runtime_dir.join(NAME), LIMITS, move |line| answer(line, &view, &messages))
 }
 
-fn answer(request: &str, view: &Published, messages: &SyncSender<Message>) -> String {
+/// The answer to a request, a line of JSON: what the view shows, or `{"ok": true}`, or `{"error": REASON}`.
+pub fn answer(request: &str, view: &Published, messages: &SyncSender<Message>) -> String {
     let view = view.get();
     let answer = match request.trim() {
         "explain" => serde_json::to_string(&*view),
