@@ -158,6 +158,10 @@ test-libvirt: toolchain venv lab-setup-stock ## a pool's guest by libvirt, as ro
 	tools/libvirt
 	$(THERMOLAB) run pool_libvirt --kernel 6.12
 
+.PHONY: test-schedules
+test-schedules: toolchain ## threads that share a lock, in thousands of orders each (shuttle); minutes, in target/schedules
+	RUSTFLAGS="--cfg shuttle" CARGO_TARGET_DIR=target/schedules cargo test --locked -p thermocline-pool-host schedules
+
 .PHONY: simulate
 simulate: toolchain ## the agent on a simulated kernel, with faults from SEEDS= seeds; some minutes; target/simulate/result.json
 	mkdir -p target/simulate

@@ -83,6 +83,9 @@ impl Region {
     /// # Errors
     /// The slice does not consist of whole blocks of the device.
     pub(super) fn blocks(&self, offset: Bytes, bytes: Bytes) -> Result<std::ops::Range<u64>, String> {
+        // Other threads may run before each slice.
+        #[cfg(shuttle)]
+        shuttle::thread::yield_now();
         let end = Bytes(offset.0.saturating_add(bytes.0));
         if end > self.size {
             return Err(format!("it ends at {end} of {}, which has {}", self.device, self.size));

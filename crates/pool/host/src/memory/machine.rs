@@ -1,14 +1,18 @@
 //! What a machine has of its pool, and how that changes.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::PoisonError;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+#[cfg(not(shuttle))]
+use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use daemon::watchdog;
 use kernel::Roots;
 use manager::api::{Slice, Slices, Work};
 use serde::{Deserialize, Serialize};
+#[cfg(shuttle)]
+use shuttle::sync::{Mutex, MutexGuard};
 use units::Bytes;
 
 use super::blocks::Region;
@@ -377,4 +381,8 @@ impl std::fmt::Debug for Machine {
 }
 
 #[cfg(test)]
+mod fixture;
+#[cfg(all(test, shuttle))]
+mod schedules;
+#[cfg(all(test, not(shuttle)))]
 mod tests;

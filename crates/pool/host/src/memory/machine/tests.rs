@@ -1,19 +1,15 @@
-//! A machine with four slices of two blocks each, on a fake kernel, and a pool that is a list.
+//! A machine on a fake kernel, and a pool that is a list.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use manager::api::{Action, Assignment, Code};
-use manager::client::{Error, Refusal};
-use tempfile::TempDir;
+use manager::client::Error;
 
+use super::fixture::{BLOCK, FIRST, SLICE, kernel, online, put, refused, slice};
 use super::*;
 use crate::capacity::Renewal;
 use crate::memory::regions;
-
-const BLOCK: u64 = 128 << 20;
-const SLICE: Bytes = Bytes(2 * BLOCK);
-const FIRST: u64 = 64;
 
 /// What the pool answers, and what was reported to it.
 #[derive(Debug, Default)]
@@ -35,10 +31,6 @@ impl Fake {
     fn pool(&self) -> MutexGuard<'_, Pool> {
         self.0.lock().unwrap()
     }
-}
-
-fn refused(code: Code) -> Error {
-    Error::Refused(Refusal { code, message: format!("{code:?}") })
 }
 
 impl Capacity for Fake {
@@ -84,47 +76,13 @@ impl Capacity for Fake {
     }
 }
 
-fn slice(index: u32) -> Slice {
-    let offset = Some(Bytes(u64::from(index) * SLICE.0));
-    Slice { emc: 0, index, generation: 1, path: PathBuf::from("/dev/dax0.0"), offset, bytes: SLICE }
-}
-
 fn work(index: u32) -> Work {
     Work { slice: slice(index), action: Action::Offline, since_seconds: 0.0 }
-}
-
-fn put(root: &Path, path: &str, text: &str) {
-    let path = root.join(path);
-    std::fs::create_dir_all(path.parent().unwrap()).unwrap();
-    std::fs::write(path, text).unwrap();
-}
-
-/// A kernel whose first `online` blocks of the device are online.
-fn kernel(online: u64) -> (TempDir, Roots) {
-    let directory = tempfile::tempdir().unwrap();
-    let root = directory.path();
-    put(root, "sys/devices/system/memory/block_size_bytes", "8000000\n");
-    put(root, "sys/devices/system/memory/auto_online_blocks", "offline\n");
-    put(root, "sys/bus/dax/devices/dax0.0/size", &format!("{}\n", 8 * BLOCK));
-    put(root, "sys/bus/dax/devices/dax0.0/resource", &format!("{:#x}\n", FIRST * BLOCK));
-    put(root, "sys/bus/dax/drivers/kmem/unused", "");
-    std::os::unix::fs::symlink("../../drivers/kmem", root.join("sys/bus/dax/devices/dax0.0/driver")).unwrap();
-    for block in 0..8 {
-        let state = if block < online { "online\n" } else { "offline\n" };
-        put(root, &format!("sys/devices/system/memory/memory{}/state", FIRST + block), state);
-    }
-    let roots = Roots::under(root);
-    (directory, roots)
 }
 
 fn machine(roots: &Roots, pool: &Fake) -> Machine {
     let regions = regions(roots, &["dax0.0".to_owned()]).unwrap();
     Machine::new("a".to_owned(), roots.clone(), regions, Box::new(pool.clone()), Duration::from_secs(30))
-}
-
-/// The blocks that are online, from 0.
-fn online(roots: &Roots) -> Vec<u64> {
-    (0..8).filter(|block| kernel::hotplug::is_online(roots, FIRST + block).unwrap() == Some(true)).collect()
 }
 
 #[test]
