@@ -23,16 +23,16 @@
 //! (Little's law). If more returned in a warm-up than are out now, they are out for less than a warm-up on average, and the agent leaves
 //! the cache alone: for two warm-ups, and for four if that happens again.
 //!
-//! The last pages to go out are the most used, and many of them may return at one event, such as a program that starts again. If in one
-//! period, beyond the objective, four fifths as many return as went out in the last warm-up, the cache is needed as it is then: none
-//! of it goes out for four warm-ups, and for 8, 16 and 32 if that happens again. What the cache has beyond that still may. Where ages
-//! of the pages are known, only old ones go out, and this does not apply.
+//! The last pages to go out are the most used, and many of them may return at one event, such as a program that starts again. If at
+//! once, which may be in two periods, and beyond the objective, four fifths as many return as went out in the last warm-up, the cache is
+//! needed as it is then: none of it goes out for four warm-ups, and for 8, 16 and 32 if that happens again. What the cache has beyond that
+//! still may. Where ages of the pages are known, only old ones go out, and this does not apply.
 //!
 //! If, beyond the objective, half as many return at once as went out in the last warm-up, the agent was too fast to see it: by then
 //! more had followed. From then on it pauses after each request, and reclaims more only after a pause in which that did not happen
-//! again. The first pause is two warm-ups; each failure doubles it, up to 32, and each pause without one halves it again. A shorter
-//! one showed nothing: it ended before a build began again and read what had gone out. As long as a pause is `2^n` quarters of a
-//! warm-up, what returns beyond a stall target is owed `2^n` times, so that a job of which each request fails uses an ever smaller
+//! again. After a failure a pause is two warm-ups, or twice the last one up to 32, and each pause without a failure halves it again. A
+//! shorter one showed nothing: it ended before a build began again and read what had gone out. As long as a pause is `2^n` quarters of
+//! a warm-up, what returns beyond a stall target is owed `2^n` times, so that a job of which each request fails uses an ever smaller
 //! part of its target. Neither applies to so few pages that the objective permits all of them to return within a warm-up.
 //!
 //! In one period at most one part in 32 of the cache goes out. Where every page's age is known, at most those that are old; where only

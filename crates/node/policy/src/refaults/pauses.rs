@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use units::Millis;
 
-/// The first pause is a unit of so many doublings, and the longest of so many.
+/// A pause after a failure is a unit of so many doublings at least, and of so many at most.
 const DOUBLINGS: (u32, u32) = (3, 7);
 
 /// Pauses, each of which is `unit << doublings`; there are none before anything failed.
