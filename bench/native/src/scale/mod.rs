@@ -52,7 +52,9 @@ pub(crate) struct Own {
     pub(crate) scans: u64,
     /// Duration of the longest.
     pub(crate) scan_seconds: f64,
-    /// CPU time of one scan.
+    /// CPU time of the first scan, in which the whole sample joins.
+    pub(crate) first_scan_cpu_seconds: f64,
+    /// CPU time of one scan after it.
     pub(crate) scan_cpu_seconds: f64,
     /// Scans that began late.
     pub(crate) late_scans: u64,
@@ -124,16 +126,17 @@ impl Scale {
     /// A line per run.
     pub(crate) fn table(&self) -> String {
         let mut text =
-            "\nscale: memory, policy, tracker, longest scan, CPU of a scan, same files only read, core, missed deadlines, memory of \
+            "\nscale: memory, policy, tracker, longest scan, CPU of the first scan and of one after it, same files only read, core, missed deadlines, memory of \
                         the agent\n"
                 .to_owned();
         for run in &self.runs {
             text += &format!(
-                "{:>9} {:<10} {:<14} {:>6.2} s {:>6.3} s {:>6.2} s {:>6.1} % {:>4} {:>10}\n",
+                "{:>9} {:<10} {:<14} {:>6.2} s {:>6.3} s {:>6.3} s {:>6.2} s {:>6.1} % {:>4} {:>10}\n",
                 run.memory_bytes.to_string(),
                 run.policy,
                 run.own.tracker,
                 run.own.scan_seconds,
+                run.own.first_scan_cpu_seconds,
                 run.own.scan_cpu_seconds,
                 run.bulk_read_seconds,
                 run.own.cpu_ratio * 100.0,

@@ -382,7 +382,7 @@ impl std::fmt::Debug for Machine {
 
 #[cfg(test)]
 mod fixture;
-#[cfg(all(test, shuttle))]
+#[cfg(test)]
 mod schedules;
-#[cfg(all(test, not(shuttle)))]
+#[cfg(test)]
 mod tests;

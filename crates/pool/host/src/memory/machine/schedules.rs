@@ -1,6 +1,6 @@
 //! Two machines and one pool, with the threads of each in many orders: no slice is ever online on both, and what was added stays
 //! online until it is removed. `make test-schedules`.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test; clippy's own exemption does not reach a module of two conditions")]
+#![cfg(shuttle)]
 
 use std::sync::{Arc, PoisonError};
 

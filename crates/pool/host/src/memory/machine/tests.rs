@@ -1,4 +1,5 @@
 //! A machine on a fake kernel, and a pool that is a list.
+#![cfg(not(shuttle))]
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
