@@ -34,7 +34,7 @@ pub(crate) fn control(bytes: &[u8]) -> bool {
     answer.is_object() && answer.get("error").is_none()
 }
 
-/// What the process with the agent's connections sends next, and the bytes of each answer.
+/// The process that has the agent's connections: a thread that answers each request with the next bytes of `answers`.
 struct Process {
     socket: PathBuf,
     answers: SyncSender<Vec<u8>>,
@@ -73,7 +73,7 @@ pub(crate) fn store_answer(bytes: &[u8]) -> bool {
         }
         Err(error) => {
             let error = error.to_string();
-            assert!(error.len() < 16 << 10 && !error.contains('\u{1b}'), "{error}");
+            assert!(error.len() < 16 << 10 && !error.contains(char::is_control), "{error}");
             false
         }
     }

@@ -328,7 +328,7 @@ impl State {
     /// Takes in what went out and returned, and says whether much of it returned at once.
     fn failed(&mut self, params: &Params, input: &Input, over: bool) -> Option<Failure> {
         self.pauses.pass(input.elapsed_ms);
-        let reclaimed = input.reclaimed.filter(|_| input.cold.is_none())?;
+        let reclaimed = reclaimed_in_order(input)?;
         let parts = |pages: Pages| pages.0.saturating_mul(PARTS_OF_PAGE);
         self.out = decayed(self.out, input.elapsed_ms, params.warmup_ms).saturating_add(parts(reclaimed));
         // What returns at once may fall into two periods.
@@ -345,7 +345,7 @@ impl State {
 
     /// How much of the cache must stay because of a burst.
     fn needed(&mut self, params: &Params, input: &Input, failed: Option<Failure>) -> Pages {
-        if input.reclaimed.is_none() || input.cold.is_some() {
+        if reclaimed_in_order(input).is_none() {
             return Pages::ZERO;
         }
         let unit = Millis(params.warmup_ms.0.saturating_mul(KEPT_WARMUPS));
@@ -359,6 +359,11 @@ impl State {
         }
         self.needed
     }
+}
+
+/// What the kernel reclaimed in its own order; `None` where ages are known and only old pages go out, or if it is not known.
+fn reclaimed_in_order(input: &Input) -> Option<Pages> {
+    input.reclaimed.filter(|_| input.cold.is_none())
 }
 
 /// How much of what went out in the last warm-up returned at once.

@@ -167,11 +167,11 @@ fn so_is_what_returned_in_a_burst() {
     assert!(now.1 >= 19_000, "{} of 20,000 that nothing reads are out", now.1);
 }
 
-/// A job that reads all of its cache every few periods, until it ends to do so.
+/// A job that reads all of its cache every few periods, until a period from which on it reads nothing.
 struct Rounds {
     every: u64,
     until: u64,
-    /// Of each round, a period later: this part in 100.
+    /// How much of what a round reads returns a period later, in per cent.
     later: u64,
     allowance: Pages,
     /// Whether the agent knows what it reclaimed, which the rule needs.
@@ -206,7 +206,7 @@ impl Rounds {
     }
 }
 
-/// Nine periods are almost two warm-ups; a target of 5 pages permits none to return in a warm-up.
+/// Nine periods are almost two warm-ups; a target of 5 pages per period permits fewer than a request in a warm-up.
 const ROUNDS: Rounds = Rounds { every: 9, until: u64::MAX, later: 0, allowance: Pages(5), knows: true };
 
 #[test]

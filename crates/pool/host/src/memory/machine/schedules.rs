@@ -17,7 +17,7 @@ use crate::memory::regions;
 
 /// Orders of one test.
 const ORDERS: usize = 1_500;
-/// How many changes of thread a rare order has at most ("A randomized scheduler with probabilistic guarantees of finding bugs",
+/// How many switches between threads a rare order has at most ("A randomized scheduler with probabilistic guarantees of finding bugs",
 /// ASPLOS 2010).
 const DEPTH: usize = 4;
 /// One answer in so many is lost.
@@ -72,7 +72,7 @@ impl Pool {
     }
 }
 
-/// The pool as one host sees it. The lock is the standard library's: no thread is changed while it is held.
+/// The pool as one host sees it. The lock is the standard library's: no other thread runs while it is held.
 #[derive(Clone, Debug)]
 struct Host {
     pool: Arc<std::sync::Mutex<Pool>>,
