@@ -53,3 +53,6 @@ pub mod waits;
 
 pub use options::Options;
 pub use scheduler::{Agent, Deadlines, Message, ScanWait};
+
+/// The most processes of one job that are examined.
+const PROCESSES_MAX: usize = 4_096;

@@ -11,7 +11,6 @@
 //! block and is exact; the spans of nodes in `/proc/zoneinfo` may overlap, and finding frames in them would not be cheaper. A
 //! block of base pages on several nodes counts as on the node of its first page.
 
-use std::cell::Cell;
 use std::ops::Range;
 
 use kernel::maps::{self, Kind as VmaKind, Vma};
@@ -24,6 +23,10 @@ use units::Bytes;
 
 /// Pieces of 2 MiB without a page that are read of one process, where the kernel cannot list its pages (before Linux 6.7): 64 GiB.
 const EMPTY_MAX: u32 = 1 << 15;
+
+/// A part of a search ends after so many blocks, or calls for ranges of present pages: some milliseconds.
+const PART_BLOCKS: usize = 1 << 10;
+const PART_CALLS: u32 = 32;
 
 /// Size and alignment of a whole block: a huge page of x86-64 and of arm64 with 4 KiB pages.
 pub const BLOCK_BYTES: u64 = 2 << 20;
@@ -93,25 +96,75 @@ pub struct Skipped {
 /// # Errors
 /// If page frame numbers are hidden from this process; any error of the kernel's files, except that a process has exited.
 pub fn find(roots: &Roots, pids: &[i32], blocks_max: usize) -> Result<Found> {
-    let flags = KPageFlags::open(roots)?;
-    let mut found = Found::default();
-    for &pid in pids {
-        let kept = found.blocks.len();
-        let result = Process::open(roots, &flags, pid).and_then(|process| process.find(blocks_max, &mut found));
-        let result = result.and_then(|()| set_nodes(pid, &mut found, kept));
-        match result {
-            Ok(()) => {}
+    let mut search = Search::new(pids.to_vec());
+    while !search.step(roots, blocks_max)? {}
+    Ok(search.found)
+}
+
+/// A search of processes in parts: a process of a tebibyte has half a million blocks.
+#[derive(Debug, Default)]
+pub struct Search {
+    pids: Vec<i32>,
+    /// The process that is searched, by its index.
+    next: usize,
+    at: Position,
+    /// Blocks of the processes before it.
+    kept: usize,
+    /// What was found so far.
+    pub found: Found,
+}
+
+/// The position in a process.
+#[derive(Clone, Copy, Debug, Default)]
+struct Position {
+    /// Everything below is searched.
+    address: u64,
+    /// Calls that found no page.
+    empty: u32,
+}
+
+impl Search {
+    /// Before the first process.
+    #[must_use]
+    pub fn new(pids: Vec<i32>) -> Self {
+        Self { pids, ..Self::default() }
+    }
+
+    /// The processes.
+    #[must_use]
+    pub fn pids(&self) -> &[i32] {
+        &self.pids
+    }
+
+    /// Searches the next part, within one process. Returns whether the search is over.
+    ///
+    /// # Errors
+    /// As [`find`].
+    pub fn step(&mut self, roots: &Roots, blocks_max: usize) -> Result<bool> {
+        let Some(&pid) = self.pids.get(self.next) else { return Ok(true) };
+        let over = match self.search(roots, pid, blocks_max) {
+            Ok(over) => over,
             Err(error) if error.is_gone() => {
-                found.blocks.truncate(kept);
-                found.skipped.gone += 1;
+                self.found.blocks.truncate(self.kept);
+                self.found.skipped.gone += 1;
+                true
             }
             Err(error) => return Err(error),
+        };
+        if over {
+            (self.next, self.at, self.kept) = (self.next + 1, Position::default(), self.found.blocks.len());
         }
-        if found.skipped.over_limit {
-            break;
-        }
+        Ok(self.found.skipped.over_limit || self.next == self.pids.len())
     }
-    Ok(found)
+
+    /// Searches the next part of a process. Returns whether it was the last.
+    fn search(&mut self, roots: &Roots, pid: i32, blocks_max: usize) -> Result<bool> {
+        let flags = KPageFlags::open(roots)?;
+        let from = self.found.blocks.len();
+        let over = Process::open(roots, &flags, pid)?.find(&mut self.at, blocks_max, &mut self.found)?;
+        set_nodes(pid, &mut self.found, from)?;
+        Ok(over)
+    }
 }
 
 /// Returns the addresses of the block's pages that are present now.
@@ -159,35 +212,58 @@ struct Process<'a> {
     pid: i32,
     pagemap: Pagemap,
     flags: &'a KPageFlags,
-    /// Calls that found no page.
-    empty: Cell<u32>,
+}
+
+/// What is left of a part of a search.
+#[derive(Clone, Copy, Debug)]
+struct Left {
+    calls: u32,
+    /// It ends when so many blocks are found in all.
+    blocks: usize,
 }
 
 impl<'a> Process<'a> {
     fn open(roots: &'a Roots, flags: &'a KPageFlags, pid: i32) -> Result<Self> {
-        Ok(Self { roots, pid, pagemap: Pagemap::open(roots, pid)?, flags, empty: Cell::new(0) })
+        Ok(Self { roots, pid, pagemap: Pagemap::open(roots, pid)?, flags })
     }
 
-    fn find(&self, blocks_max: usize, found: &mut Found) -> Result<()> {
+    /// Searches a part of the process, from `at` on. Returns whether it was the last.
+    fn find(&self, at: &mut Position, blocks_max: usize, found: &mut Found) -> Result<bool> {
+        let mut left = Left { calls: PART_CALLS, blocks: found.blocks.len() + PART_BLOCKS };
         for vma in maps::read(self.roots, self.pid)? {
+            if vma.end <= at.address {
+                continue;
+            }
             let bytes = Bytes(vma.len());
             match vma.kind {
-                VmaKind::Anon | VmaKind::Heap | VmaKind::Stack | VmaKind::Shared => self.find_in(&vma, blocks_max, found)?,
+                VmaKind::Anon | VmaKind::Heap | VmaKind::Stack | VmaKind::Shared => {
+                    if !self.find_in(&vma, at, &mut left, blocks_max, found)? {
+                        return Ok(false);
+                    }
+                }
                 VmaKind::File => found.skipped.file_bytes += bytes,
                 VmaKind::Special => found.skipped.special_bytes += bytes,
             }
+            at.address = vma.end;
             if found.skipped.over_limit {
                 break;
             }
         }
-        Ok(())
+        Ok(true)
     }
 
-    fn find_in(&self, vma: &Vma, blocks_max: usize, found: &mut Found) -> Result<()> {
-        let mut from = vma.start;
+    /// Searches a mapping from `at` on, until it or the part ends. Returns whether the mapping did.
+    fn find_in(&self, vma: &Vma, at: &mut Position, left: &mut Left, blocks_max: usize, found: &mut Found) -> Result<bool> {
+        let mut from = vma.start.max(at.address);
         // The ranges of a block may be split between two calls: the second call completes it.
         let mut last: Option<Block> = None;
         while from < vma.end {
+            if left.calls == 0 || found.blocks.len() >= left.blocks {
+                // The next part completes the last block.
+                at.address = last.map_or(from, |block| block.start);
+                return Ok(false);
+            }
+            left.calls -= 1;
             let (ranges, reached) = self.present(from..vma.end)?;
             for mut block in cut(self.pid, vma, &ranges) {
                 match last.take() {
@@ -199,7 +275,7 @@ impl<'a> Process<'a> {
                 }
                 if found.blocks.len() >= blocks_max {
                     found.skipped.over_limit = true;
-                    return Ok(());
+                    return Ok(true);
                 }
                 last = Some(block);
             }
@@ -207,13 +283,14 @@ impl<'a> Process<'a> {
                 break;
             }
             from = reached;
-            self.empty.set(self.empty.get() + u32::from(ranges.is_empty()));
-            if self.empty.get() > EMPTY_MAX {
+            at.empty += u32::from(ranges.is_empty());
+            if at.empty > EMPTY_MAX {
                 found.skipped.sparse_bytes += Bytes(vma.end - from);
                 break;
             }
         }
-        last.map_or(Ok(()), |block| self.keep(block, found))
+        last.map_or(Ok(()), |block| self.keep(block, found))?;
+        Ok(true)
     }
 
     /// Adds a block, or counts it as skipped.
@@ -317,93 +394,4 @@ fn cut(pid: i32, vma: &Vma, ranges: &[PageRange]) -> Vec<Block> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const MIB: u64 = 1 << 20;
-
-    fn vma(range: Range<u64>) -> Vma {
-        let text = format!("{:x}-{:x} rw-p 00000000 00:00 0\n", range.start, range.end);
-        maps::parse(&text).unwrap().remove(0)
-    }
-
-    /// Cuts ranges of present memory, `true` for huge ones; blocks are (start, end, first, bytes, huge).
-    fn check(mapped: Range<u64>, present: &[(Range<u64>, bool)], want: &[(u64, u64, u64, u64, bool)]) {
-        let categories = |huge| if huge { Categories::HUGE } else { Categories::NONE };
-        let ranges: Vec<_> =
-            present.iter().map(|(range, huge)| PageRange { start: range.start, end: range.end, categories: categories(*huge) }).collect();
-        let got: Vec<_> =
-            cut(7, &vma(mapped), &ranges).iter().map(|block| (block.start, block.end, block.first, block.bytes.0, block.huge)).collect();
-        assert_eq!(got, want, "{present:?}");
-    }
-
-    /// A process of files: the kernel cannot list what its mapping holds.
-    #[test]
-    fn the_search_of_reserved_memory_ends() {
-        let directory = tempfile::tempdir().unwrap();
-        let roots = Roots::under(directory.path());
-        let process = roots.proc.join("7");
-        std::fs::create_dir_all(&process).unwrap();
-        let (start, length) = (1 << 28, 127_u64 << 40);
-        std::fs::write(process.join("maps"), format!("{start:x}-{:x} rw-p 00000000 00:00 0\n", start + length)).unwrap();
-        std::fs::write(roots.proc.join("kpageflags"), []).unwrap();
-        std::fs::File::create(process.join("pagemap")).unwrap().set_len((start + length) / kernel::page_size().bytes() * 8).unwrap();
-        let flags = KPageFlags::open(&roots).unwrap();
-        let mut found = Found::default();
-        Process::open(&roots, &flags, 7).unwrap().find(100, &mut found).unwrap();
-        assert_eq!(found.skipped.sparse_bytes, Bytes(length - u64::from(EMPTY_MAX + 1) * BLOCK_BYTES));
-    }
-
-    #[test]
-    fn memory_is_cut_where_huge_pages_begin() {
-        check(0..8 * MIB, &[], &[]);
-        check(
-            0..8 * MIB,
-            &[(0..4 * MIB, true), (4 * MIB..5 * MIB, false)],
-            &[(0, 2 * MIB, 0, 2 * MIB, true), (2 * MIB, 4 * MIB, 2 * MIB, 2 * MIB, true), (4 * MIB, 6 * MIB, 4 * MIB, MIB, false)],
-        );
-        // A mapping that begins and ends in the middle, with a hole.
-        check(
-            MIB..5 * MIB,
-            &[(MIB + 4096..MIB + 8192, false), (2 * MIB - 4096..2 * MIB + 4096, false), (5 * MIB - 4096..5 * MIB, false)],
-            &[
-                (MIB, 2 * MIB, MIB + 4096, 8192, false),
-                (2 * MIB, 4 * MIB, 2 * MIB, 4096, false),
-                (4 * MIB, 5 * MIB, 5 * MIB - 4096, 4096, false),
-            ],
-        );
-    }
-
-    /// This process, unless page frame numbers are hidden from it.
-    fn this_process() -> Option<(Roots, KPageFlags, i32)> {
-        let roots = Roots::host();
-        let flags = KPageFlags::open(&roots).inspect_err(|error| println!("skipped: {error}")).ok()?;
-        Some((roots, flags, i32::try_from(std::process::id()).unwrap()))
-    }
-
-    #[test]
-    fn blocks_of_this_process_agree_with_its_pagemap() {
-        let Some((roots, flags, pid)) = this_process() else { return };
-        let memory = vec![1u8; usize::try_from(9 * MIB).unwrap()];
-        let start = memory.as_ptr().addr() as u64;
-        let found = find(&roots, &[pid, i32::MAX], 100_000).unwrap();
-        assert_eq!((found.skipped.gone, found.skipped.over_limit), (1, false));
-        assert!(found.skipped.file_bytes > Bytes::ZERO && found.skipped.special_bytes > Bytes::ZERO, "{:?}", found.skipped);
-        let ours: Vec<_> = found.blocks.iter().filter(|block| block.start < start + 9 * MIB && block.end > start).collect();
-        assert!(ours.iter().map(|block| block.bytes.0).sum::<u64>() >= 9 * MIB, "{ours:?}");
-        assert!(found.blocks.is_sorted_by(|one, next| one.end <= next.start), "blocks do not overlap");
-
-        let process = Process::open(&roots, &flags, pid).unwrap();
-        for block in ours.iter().filter(|block| block.start >= start && block.end <= start + 9 * MIB) {
-            let pages = present(&roots, block).unwrap();
-            assert_eq!((pages[0], pages.len() as u64 * 4096), (block.first, block.bytes.0));
-            let by_entries = process.present_by_entries(block.range()).unwrap().0;
-            let bytes: u64 = by_entries.iter().map(|range| range.end - range.start).sum();
-            assert_eq!((by_entries[0].start, bytes), (block.first, block.bytes.0));
-            assert_eq!(by_entries[0].categories.contains(Categories::HUGE), block.huge);
-            assert_eq!(is_huge(&roots, block).unwrap(), block.huge);
-        }
-        let few = find(&roots, &[pid], 2).unwrap();
-        assert!(few.skipped.over_limit && few.blocks.len() <= 2);
-    }
-}
+mod tests;

@@ -10,7 +10,7 @@ use trackers::rates::sampler::{DENSER, Settings};
 use trackers::rates::{self, RateTracker};
 
 use super::Slowdown;
-use super::period::Period;
+use super::period::{Period, Search};
 use super::queue::Moves;
 use super::sampling_cost::SamplingCost;
 use crate::context::Context;
@@ -32,6 +32,8 @@ pub struct SlowdownPolicy {
     pub(super) splitter: Option<Splitter>,
     /// The slow node, as last read.
     pub(super) node: Option<SlowNode>,
+    /// The search for the blocks of the next period.
+    pub(super) search: Option<Search>,
     pub(super) current: Option<Period>,
     pub(super) moves: Moves,
     pub(super) cost: SamplingCost,
@@ -103,6 +105,7 @@ impl Policy for SlowdownPolicy {
 impl SlowdownPolicy {
     /// Ends the current period and leaves nothing of it in the kernel.
     pub(super) fn stop_sampling(&mut self, context: &mut Context) {
+        self.search = None;
         if let Some(period) = self.current.take() {
             self.collapse(context, &period.sampler.abandon());
         }

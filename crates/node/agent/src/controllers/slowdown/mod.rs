@@ -31,6 +31,7 @@ mod queue;
 pub mod record;
 mod sampling;
 mod sampling_cost;
+mod search;
 
 use queue::Move;
 use record::{Moved, SlowRecord, explain};

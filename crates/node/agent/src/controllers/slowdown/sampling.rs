@@ -5,42 +5,23 @@ use std::time::Duration;
 
 use daemon::Clock;
 use policy::slowdown;
-use trackers::rates::blocks::{self, Block};
-use trackers::rates::sampler::{BlockRate, Blocks, Host, Memory, PARTS_MIN, Round, Sampler};
-use trackers::rates::selection;
+use trackers::rates::blocks::Block;
+use trackers::rates::sampler::{BlockRate, Host, Memory, PARTS_MIN, Round, Sampler};
 use units::{AccessRate, Bytes};
 
-use super::bursts::{take_split, turn};
 use super::machine::SlowdownPolicy;
-use super::period::{Members, Period};
+use super::period::{Chosen, Members, Period};
 use super::sampling_cost::Changes;
 use super::{Found, Slowdown};
 use crate::context::Context;
 use crate::controllers::seam::Slot;
 use crate::controllers::slots::{Entry, Jobs};
-use crate::slow_node::SlowNode;
-
-/// Blocks of one job that are known at once, at most: a tebibyte of huge pages. What a job has beyond that is not moved.
-const BLOCKS_MAX: usize = 1 << 19;
-
-/// Processes of one job whose blocks are known, at most.
-const PROCESSES_MAX: usize = 4_096;
 
 /// Slow memory has become hot if it is accessed this many times as often as the budget allows.
 const HOT_TIMES: u64 = 2;
 
-/// Blocks with less memory stay where they are: a few pages save nothing, and are often a thread's stack.
-const BYTES_MIN: Bytes = Bytes(64 << 10);
-
 /// One part in this many of a tracker's points stays free for memory that is not in the slow node.
 const SAMPLED_PARTS: usize = 4;
-
-/// What is observed in a period.
-#[derive(Debug, Default)]
-struct Chosen {
-    blocks: Blocks,
-    members: Members,
-}
 
 /// The machine's memory, with huge pages split only for jobs that the agent may act on.
 struct Splittable<'a> {
@@ -111,59 +92,23 @@ impl SlowdownPolicy {
         })
     }
 
-    /// Finds every block of the jobs, and chooses which are observed. Returns whether there are any.
+    /// Finds every block of the jobs, for a slice of time at most, and then begins to sample those that are chosen. Returns whether it did.
     fn begin(&mut self, jobs: &mut Jobs, context: &mut Context, now: Duration) -> kernel::Result<bool> {
-        self.next = now + context.config.slow.period;
-        let node = SlowNode::find(&context.kernel.roots, &context.config.slow)?;
-        self.node = Some(node);
-        self.open(context)?;
-        self.manage_numa_balancing(jobs, context);
-        let mut chosen = Chosen::default();
-        let placed = |entry: &Entry| entry.slots.get::<Slowdown>().is_some();
-        let count = jobs.values().filter(|entry| placed(entry)).count();
-        for (index, (path, entry)) in jobs.iter_mut().filter(|(_, entry)| placed(entry)).enumerate() {
-            let turn = turn(self.periods, index, count);
-            match self.choose((path, entry), context, node.node, turn, &mut chosen) {
-                Err(error) if !error.is_gone() => context.report_error(&mut entry.job, &error),
-                _ => {}
-            }
+        if self.search.is_none() {
+            self.begin_search(jobs, context, now)?;
         }
-        self.periods += 1;
+        let Some((began, chosen)) = self.search_on(jobs, context) else {
+            self.next = now;
+            return Ok(false);
+        };
+        self.next = (began + context.config.slow.period).max(now);
         if chosen.blocks.sampled.is_empty() && chosen.blocks.slow.is_empty() {
             return Ok(false);
         }
-        self.begin_sampling(context, now, chosen)
+        self.begin_sampling(context, began, chosen)
     }
 
-    /// Chooses which blocks of one job are observed. `turn` is the number of its turn to have slow blocks split.
-    fn choose(
-        &self,
-        (path, entry): (&str, &Entry),
-        context: &Context,
-        node: u32,
-        turn: Option<u64>,
-        chosen: &mut Chosen,
-    ) -> kernel::Result<()> {
-        let pids = entry.job.cgroup.procs(PROCESSES_MAX)?;
-        let found = blocks::find(&context.kernel.roots, &pids, BLOCKS_MAX)?;
-        let (mut slow, fast): (Vec<Block>, Vec<Block>) = found.blocks.into_iter().partition(|block| block.node == node);
-        let sum = |blocks: &[Block]| blocks.iter().map(|block| block.bytes).sum::<Bytes>();
-        let members = &mut chosen.members;
-        members.memory.insert(path.to_owned(), (sum(&slow) + sum(&fast), sum(&slow)));
-        let worth: Vec<Block> = fast.into_iter().filter(|block| block.bytes >= BYTES_MIN).collect();
-        chosen.blocks.sampled.extend(selection::sampled(&worth, context.config.slow.sample, self.periods));
-        if context.may_act(&entry.job) {
-            if let (Some(turn), Some(slowdown), true) = (turn, entry.slots.get::<Slowdown>(), self.splitter.is_some()) {
-                chosen.blocks.split.extend(take_split(&slowdown.bursts, &mut slow, turn));
-            }
-            members.splittable.extend(pids.iter().copied());
-        }
-        chosen.blocks.slow.extend(slow);
-        members.jobs.extend(pids.into_iter().map(|pid| (pid, path.to_owned())));
-        Ok(())
-    }
-
-    fn begin_sampling(&mut self, context: &mut Context, now: Duration, chosen: Chosen) -> kernel::Result<bool> {
+    fn begin_sampling(&mut self, context: &mut Context, began: Duration, chosen: Chosen) -> kernel::Result<bool> {
         let Chosen { blocks, members } = chosen;
         let settings = self.sampling(&context.config);
         let Self { tracker: Some(tracker), splitter, periods, cost, .. } = self else { return Ok(false) };
@@ -174,7 +119,7 @@ impl SlowdownPolicy {
             let path = context.config.agent.runtime_dir.join("undo.json");
             context.undo.set_kdamond_targets(&sampler.pids()).map_err(|source| kernel::Error::Io { path, op: "write", source })?;
         }
-        self.current = Some(Period { sampler, began: now, members });
+        self.current = Some(Period { sampler, began, members });
         Ok(true)
     }
 

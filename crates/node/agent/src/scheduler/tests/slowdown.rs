@@ -49,3 +49,50 @@ fn a_missing_node_is_reported_once_and_searched_again_each_period() {
     assert!(view.slow.is_none() && view.slow_trouble.is_some(), "{:?}", view.slow_trouble);
     assert_eq!(view.jobs[0].tier.as_deref(), Some("slow"));
 }
+
+/// A clock that is 10 ms later at each reading.
+#[derive(Debug, Default)]
+struct Readings(std::sync::atomic::AtomicU32);
+
+impl daemon::TimeSource for Readings {
+    fn now(&self) -> Duration {
+        seconds(1_000) + Duration::from_millis(10) * self.0.fetch_add(1, std::sync::atomic::Ordering::Relaxed)
+    }
+
+    fn unix_ms(&self) -> UnixMillis {
+        UnixMillis(1_000_000)
+    }
+}
+
+#[test]
+fn the_search_for_blocks_lets_the_loop_keep_its_deadlines() {
+    const JOBS: u32 = 100;
+    let machine = Machine::new();
+    for job in 0..JOBS {
+        machine.cgroup(&format!("/job-{job}"));
+    }
+    for (node, cpus, distances) in [(0, "0-1\n", "10 40\n"), (1, "\n", "40 10\n")] {
+        let file = |name: &str| format!("sys/devices/system/node/node{node}/{name}");
+        machine.put(&file("cpulist"), cpus);
+        machine.put(&file("distance"), distances);
+        machine.put(&file("meminfo"), &format!("Node {node} MemTotal: 1048576 kB\nNode {node} MemFree: 1048576 kB\n"));
+    }
+    let rule = "[slow]\nlatency = \"400ns\"\nperiod = \"100s\"\n[[job]]\ncgroup = \"/*\"\nclass = \"standard\"\npolicy = \"slowdown\"\n";
+    let clock = daemon::Clock::of(std::sync::Arc::new(Readings::default()));
+    let mut agent = Agent::with_clock(machine.roots.clone(), machine.config(rule), Options::default(), clock.clone()).unwrap();
+    agent.scan(agent.context.now());
+    let mut slices = 0;
+    loop {
+        let before = clock.now();
+        let wait = act(&mut agent);
+        let took = clock.now() - before;
+        assert!(took < SLICE * 3, "{took:?}");
+        slices += 1;
+        if wait != Some(Duration::ZERO) {
+            assert!(wait > Some(seconds(90)), "nothing was found: another try in the next period, not after {wait:?}");
+            break;
+        }
+    }
+    // A job takes some readings, each a fifth of a slice.
+    assert!((JOBS / 6..JOBS).contains(&slices), "{slices}");
+}
