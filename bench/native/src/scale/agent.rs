@@ -33,11 +33,11 @@ pub(crate) fn run(directory: &Path, policy: &str, tracker: &str) -> Result<()> {
     let mut agent = Agent::new(Roots::under(directory), config, Options::default())?;
     let (started, before) = (Instant::now(), own_cpu_time()?);
     let (_stop, messages) = mpsc::channel();
-    let (mut scan_seconds, mut first, mut last) = (0.0_f64, 0.0, None);
+    let (mut scan_seconds, mut first, mut last) = (0.0_f64, (0.0, 0.0), None);
     agent.run(&messages, Some(Duration::from_secs(SECONDS)), &mut |_, view| {
         scan_seconds = scan_seconds.max(view.costs.scan_seconds);
         if view.costs.scans == 1 {
-            first = view.costs.scan_cpu_seconds;
+            first = (view.costs.scan_cpu_seconds, view.costs.ages_cpu_seconds);
         }
         last = Some((view.costs, view.jobs.len(), view.jobs.first().map(|job| job.tracker)));
     })?;
@@ -46,12 +46,13 @@ pub(crate) fn run(directory: &Path, policy: &str, tracker: &str) -> Result<()> {
     drop(agent);
     let cpu = own_cpu_time()?.saturating_sub(before).as_secs_f64();
     #[expect(clippy::cast_precision_loss, reason = "a handful of scans")]
-    let scan_cpu_seconds = (costs.scan_cpu_seconds - first) / costs.scans.saturating_sub(1).max(1) as f64;
+    let later_scans = costs.scans.saturating_sub(1).max(1) as f64;
     let own = Own {
         scans: costs.scans,
         scan_seconds,
-        first_scan_cpu_seconds: first,
-        scan_cpu_seconds,
+        first_scan_cpu_seconds: first.0,
+        scan_cpu_seconds: (costs.scan_cpu_seconds - first.0) / later_scans,
+        ages_cpu_seconds: (costs.ages_cpu_seconds - first.1) / later_scans,
         late_scans: costs.late_scans,
         deadlines_missed: costs.deadlines_missed,
         cpu_ratio: cpu / started.elapsed().as_secs_f64(),

@@ -155,7 +155,7 @@ impl Machine {
             ("proc/meminfo", &memory),
             ("proc/pressure/memory", quiet),
             ("proc/swaps", &format!("Filename Type Size Used Priority\n/dev/vdb partition {kib} 0 -2\n")),
-            ("proc/vmstat", "allocstall_normal 0\npgsteal_direct 0\npgsteal_kswapd 0\npswpin 0\npswpout 0\n"),
+            ("proc/vmstat", "allocstall_normal 0\npgsteal_direct 0\npgsteal_kswapd 0\npswpin 0\npswpout 0\nthp_split_page 0\n"),
             ("proc/sys/kernel/random/boot_id", "0b7c2b0e-5d5e-4f86-9f1c-2f2a3f6f9a11\n"),
             ("proc/sys/kernel/osrelease", "6.12.0-files\n"),
             ("proc/uptime", "1000.00 1900.00\n"),

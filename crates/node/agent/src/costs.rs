@@ -23,6 +23,8 @@ pub struct Costs {
     pub scan_seconds: f64,
     /// CPU time of all scans, including that of kdamonds between them.
     pub scan_cpu_seconds: f64,
+    /// Of it, the part of the trackers: measuring ages. The rest is finding jobs and their processes, and reading their counters.
+    pub ages_cpu_seconds: f64,
     /// Bytes whose ages all scans covered.
     pub scanned_bytes: Bytes,
     /// Idle huge pages that were split so that the ages of their parts are known.

@@ -35,8 +35,6 @@ pub struct Job {
     pub seen_at: Duration,
     /// Ids of its cgroup and of all cgroups below.
     pub members: Vec<u64>,
-    /// Its processes.
-    pub pids: Vec<i32>,
     /// The last scan.
     pub scan: Option<Scan>,
     /// Ages of its pages in far memory.
@@ -194,7 +192,6 @@ impl Job {
             tracker,
             seen_at: now.since_boot,
             members: Vec::new(),
-            pids: Vec::new(),
             scan: None,
             far: FarAges::default(),
             memory: JobMemory::default(),
@@ -208,6 +205,12 @@ impl Job {
             tiering: Tiering::new(config, &treatment, now.boot_ms()),
             error: None,
         }
+    }
+
+    /// Its processes now; none if it has ended.
+    #[must_use]
+    pub fn processes(&self) -> Vec<i32> {
+        self.cgroup.procs(crate::PROCESSES_MAX).unwrap_or_default()
     }
 
     /// Its path relative to the cgroup root.

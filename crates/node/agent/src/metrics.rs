@@ -171,6 +171,7 @@ fn whole_agent(registry: &mut Registry, view: &View) {
             view.costs.offload_cpu_seconds,
         ),
         ("agent_scan_cpu_seconds", "CPU time that scans used", view.costs.scan_cpu_seconds),
+        ("agent_ages_cpu_seconds", "Of the CPU time of scans, that of measuring ages", view.costs.ages_cpu_seconds),
         ("agent_rates_seconds", "Time during which access rates were sampled", view.costs.rates_seconds),
         ("agent_rates_cpu_seconds", "CPU time that sampling of access rates used", view.costs.rates_cpu_seconds),
         ("agent_rates_held_seconds", "Time spent splitting and collapsing huge pages", view.costs.rates_held_seconds),

@@ -9,9 +9,6 @@ use units::{Bytes, Pages};
 
 use crate::undo::UndoLog;
 
-/// Processes of one job whose memory is promoted, at most.
-const PROCESSES_MAX: usize = 4096;
-
 /// One part in this many of the slow node stays free: the kernel keeps reserves there, and reclaims when a node is full.
 const ROOM_KEPT_PARTS: u64 = 50;
 
@@ -103,7 +100,7 @@ pub fn promote_placed(cgroups: &CgroupRoot, undo: &mut UndoLog, only: Option<&st
 /// Returns the pages that could not be moved.
 fn promote_job(cgroup: &Cgroup, node: u32, home: u32) -> Result<Pages> {
     let mut left = Pages::ZERO;
-    for pid in cgroup.procs(PROCESSES_MAX)? {
+    for pid in cgroup.procs(crate::PROCESSES_MAX)? {
         match move_pages::all(pid, node, home) {
             Ok(pages) => left += Pages(pages),
             Err(error) if error.is_gone() => {}

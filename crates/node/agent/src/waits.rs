@@ -180,7 +180,7 @@ impl Waits {
         self.measured
     }
 
-    /// Reads what the job's processes waited for since the last reading. What a process waits for before its first reading and after
+    /// Reads what the job's processes waited for since the last reading, where the kernel accounts it. What a process waits for before its first reading and after
     /// its last one is not counted.
     ///
     /// # Errors
@@ -188,14 +188,13 @@ impl Waits {
     pub fn read(
         &mut self,
         cgroup: &Cgroup,
-        pids: &[i32],
-        accounting: Option<&mut TaskStats>,
+        processes: Option<(Vec<i32>, &mut TaskStats)>,
         now: Duration,
         latencies: Latencies,
     ) -> Result<()> {
         let counts = Counts::read(cgroup)?;
         self.swap_ins.age(now);
-        let delays = accounting.and_then(|accounting| self.delays_of(pids, accounting));
+        let delays = processes.and_then(|(pids, accounting)| self.delays_of(&pids, accounting));
         self.view.measured = delays.is_some();
         let delays = delays.unwrap_or_default();
         if let Some((then, before)) = self.last.replace((now, counts)) {
@@ -380,7 +379,7 @@ mod tests {
         let mut waits = Waits::default();
         let latencies = Latencies { slow_rate: 100.0, slow_ns: 1_000_000, ..Latencies::default() };
         for at in 1..=3 {
-            waits.read(&cgroup, &[1], None, at * SECOND, latencies).unwrap();
+            waits.read(&cgroup, None, at * SECOND, latencies).unwrap();
         }
         let view = waits.view();
         assert!(!view.measured && (view.lost_seconds - 0.2).abs() < 1e-9, "{view:?}");

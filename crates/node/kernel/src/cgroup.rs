@@ -22,7 +22,7 @@ pub use limits::LimitLevel;
 pub use memory::{Limit, MemoryEvents, MemoryStat, parse_events, parse_limit, parse_stat};
 pub use protection::{Protected, ProtectionTree, is_recursive};
 pub use reclaim::{ReclaimOutcome, Swappiness};
-pub use tree::{create, list};
+pub use tree::{create, list, list_with_ids};
 
 use crate::psi::{self, Psi};
 use crate::text::FlatKeyed;
@@ -106,6 +106,12 @@ impl Cgroup {
         let metadata = path.metadata().map_err(|source| Error::from_io(&path, "stat", source))?;
         let name = format!("/{}", rel.trim_matches('/'));
         Ok(Self { root: root.clone(), path, name, id: metadata.ino() })
+    }
+
+    /// The cgroup with a path and an id that are known, such as from [`list_with_ids`]. If it no longer exists, its files are `Gone`.
+    #[must_use]
+    pub fn known(root: &CgroupRoot, rel: &str, id: u64) -> Self {
+        Self { root: root.clone(), path: root.directory_of(rel), name: format!("/{}", rel.trim_matches('/')), id }
     }
 
     /// The cgroup's directory.

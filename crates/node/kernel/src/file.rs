@@ -53,8 +53,12 @@ pub(crate) fn is_absent(source: &io::Error) -> bool {
     matches!(source.raw_os_error(), Some(libc::ENOENT | libc::ENOTDIR))
 }
 
+/// Room for a file that is read at once.
+const READ_BYTES: usize = 4096;
+
 pub(crate) fn read_opened(file: &File, path: &Path, limit: u64) -> Result<String> {
-    let mut bytes = Vec::new();
+    // Most files fit: one call reads them, where an empty buffer would begin with 32 bytes and double with each call.
+    let mut bytes = Vec::with_capacity(READ_BYTES);
     file.take(limit.saturating_add(1)).read_to_end(&mut bytes).map_err(|source| Error::from_io(path, "read", source))?;
     if bytes.len() as u64 > limit {
         let value = format!("more than {limit} bytes");

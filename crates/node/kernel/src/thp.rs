@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use serde::Serialize;
 use units::Bytes;
 
-use crate::{Error, Malformed, Result, Roots, file, text};
+use crate::{Error, Malformed, Result, Roots, file, text, vmstat};
 
 /// The size of a PMD-mapped huge page on x86-64, and on arm64 with base pages of 4 KiB, in bytes. [`Settings::size`] is the
 /// size that the kernel reports.
@@ -42,6 +42,25 @@ pub struct Settings {
 /// Returns the word in brackets, the current setting: `always [madvise] never`.
 fn marked(text: &str) -> Option<&str> {
     text.split_ascii_whitespace().find_map(|word| word.strip_prefix('[')?.strip_suffix(']'))
+}
+
+/// Large pages of anonymous and shared memory that the kernel has split since boot: `thp_split_page` in `/proc/vmstat` for huge pages,
+/// and `hugepages-*kB/stats/split` for smaller ones (Linux 6.10), which only anonymous memory is counted in. `None` if the kernel does
+/// not count.
+///
+/// # Errors
+/// [`Error::Parse`]; [`Error::Io`].
+pub fn splits(roots: &Roots) -> Result<Option<u64>> {
+    let Some(mut sum) = vmstat::read(roots)?.thp_split_page else { return Ok(None) };
+    let directory = roots.sys.join("kernel/mm/transparent_hugepage");
+    for entry in std::fs::read_dir(&directory).into_iter().flatten().flatten() {
+        let path = entry.path().join("stats/split");
+        if let Some(text) = file::read_optional(&path, file::SMALL)? {
+            let count: u64 = text::only_number(&text, "a number of pages").map_err(|malformed| malformed.at(&path))?;
+            sum = sum.saturating_add(count);
+        }
+    }
+    Ok(Some(sum))
 }
 
 /// Parses `/sys/kernel/mm/transparent_hugepage/enabled`.
@@ -184,6 +203,20 @@ mod tests {
         for (text, expected) in [("[always] madvise never", Enabled::Always), ("always madvise [never]", Enabled::Never)] {
             assert_eq!(parse_enabled(text).unwrap(), expected);
         }
+    }
+
+    #[test]
+    fn splits_of_all_sizes_are_summed() {
+        let files = [
+            ("proc/vmstat", "thp_split_page 40\nthp_split_pmd 7\n"),
+            ("sys/kernel/mm/transparent_hugepage/hugepages-64kB/stats/split", "2\n"),
+            ("sys/kernel/mm/transparent_hugepage/hugepages-32kB/enabled", "never\n"),
+        ];
+        assert_eq!(splits(&tree(&files).1).unwrap(), Some(42));
+        let (_keep, roots) = tree(&files[..1]);
+        assert_eq!(splits(&roots).unwrap(), Some(40), "before Linux 6.10");
+        let (_keep, roots) = tree(&[("proc/vmstat", "pgfault 1\n")]);
+        assert_eq!(splits(&roots).unwrap(), None);
     }
 
     #[test]

@@ -34,6 +34,8 @@ pub struct VmStat {
     pub workingset_refault_file: Option<u64>,
     /// Processes that the out-of-memory killer ended.
     pub oom_kill: Option<u64>,
+    /// Huge pages that were split.
+    pub thp_split_page: Option<u64>,
 }
 
 /// Parses `/proc/vmstat`. Unknown keys are ignored.
@@ -56,6 +58,7 @@ pub fn parse(text: &str) -> Result<VmStat, Malformed> {
         workingset_refault_anon: table.get("workingset_refault_anon")?,
         workingset_refault_file: table.get("workingset_refault_file")?,
         oom_kill: table.get("oom_kill")?,
+        thp_split_page: table.get("thp_split_page")?,
     })
 }
 

@@ -219,7 +219,7 @@ fn cold_ranges(node: &Agent, age: Age) -> Vec<Value> {
         let Some(scan) = &job.scan else { continue };
         let ages = node.tracker(job.tracker.0).and_then(trackers::ages::Tracker::page_ages);
         let Some(ages) = ages.filter(|ages| ages.are_complete()) else { continue };
-        let Ok(processes) = exact::cold_ranges(node.roots(), ages, &job.pids, age) else { continue };
+        let Ok(processes) = exact::cold_ranges(node.roots(), ages, &job.processes(), age) else { continue };
         for (pid, ranges) in processes {
             let cold: Vec<_> = ranges.iter().map(|range| [range.start, range.end]).collect();
             let taken_at = ages.taken_at(pid).unwrap_or(scan.taken_at);

@@ -19,9 +19,6 @@ use trackers::walk::{Flow, Walker};
 /// Addresses of file mappings that one step deactivates: the kernel walks them and moves nothing.
 const DEACTIVATE_STEP: Bytes = Bytes::mib(64);
 
-/// Processes of a job that are processed, at most.
-const PROCESSES_MAX: usize = 4_096;
-
 /// What is done to all memory of a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Task {
@@ -110,7 +107,7 @@ pub fn step(roots: &Roots, walker: &mut Walker, cgroup: &Cgroup, task: Task, cur
     let done = PidFd::open(pid).and_then(|process| {
         // The process id may have been reused since it was listed. The pidfd then refers to another process, which is not in this
         // cgroup, or to one that has exited, which accepts no advice.
-        if !cgroup.procs(PROCESSES_MAX)?.contains(&pid) {
+        if !cgroup.procs(crate::PROCESSES_MAX)?.contains(&pid) {
             ended = true;
             return Ok(());
         }

@@ -17,15 +17,15 @@ use trackers::walk::{Flow, Walker};
 /// The position in a job's pages.
 #[derive(Clone, Debug, Default)]
 pub struct Cursor {
-    pids: Vec<i32>,
+    /// The processes that are left; `None` before the first step.
+    pids: Option<Vec<i32>>,
     address: u64,
 }
 
 impl Cursor {
-    /// The position before the first page of `pids`.
-    #[must_use]
-    pub fn new(pids: &[i32]) -> Self {
-        Self { pids: pids.to_vec(), address: 0 }
+    /// Before the first step, goes to the first page of the processes that `list` returns.
+    pub fn begin(&mut self, list: impl FnOnce() -> Vec<i32>) {
+        self.pids.get_or_insert_with(list);
     }
 }
 
@@ -69,7 +69,8 @@ pub struct Order<'a> {
 /// # Errors
 /// Any error except the end of a process, which ends its part of the plan.
 pub fn step(roots: &Roots, walker: &mut Walker, tracker: &mut dyn Tracker, cursor: &mut Cursor, order: Order<'_>) -> Result<Asked> {
-    let Some(&pid) = cursor.pids.last() else {
+    let pids = cursor.pids.get_or_insert_default();
+    let Some(&pid) = pids.last() else {
         return Ok(Asked { finished: true, ..Asked::default() });
     };
     let page_bytes = kernel::page_size().bytes();
@@ -104,14 +105,14 @@ pub fn step(roots: &Roots, walker: &mut Walker, tracker: &mut dyn Tracker, curso
     match stopped_at {
         Some(address) => cursor.address = address,
         None => {
-            cursor.pids.pop();
+            pids.pop();
             cursor.address = 0;
         }
     }
     match done {
         Err(error) if !error.is_gone() => Err(error),
         _ => {
-            asked.finished = cursor.pids.is_empty();
+            asked.finished = pids.is_empty();
             Ok(asked)
         }
     }

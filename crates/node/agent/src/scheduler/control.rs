@@ -136,7 +136,8 @@ impl Agent {
             let (slow_rate, slow_ns) = job.signals.slow_accesses;
             let latencies = Latencies { fault: context.tiers.fault(), slow_rate: slow_rate.as_f64(), slow_ns };
             let accounting = context.kernel.delays.get();
-            let read = job.waits.read(&job.cgroup, &job.pids, accounting, now.since_boot, latencies);
+            let processes = accounting.map(|accounting| (job.processes(), accounting));
+            let read = job.waits.read(&job.cgroup, processes, now.since_boot, latencies);
             if let Err(error) = read
                 && !error.is_gone()
             {

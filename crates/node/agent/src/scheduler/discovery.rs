@@ -1,6 +1,6 @@
-//! Finds new jobs, forgets ended ones, and refreshes the cgroups and processes of each.
+//! Finds new jobs, forgets ended ones, and refreshes the cgroups of each.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use kernel::cgroup::{self, Cgroup};
 
@@ -10,19 +10,19 @@ use crate::discover::Found;
 use crate::job::Job;
 use crate::now::Now;
 
-/// Bounds of one listing.
+/// The most cgroups of one listing.
 const CGROUPS_MAX: usize = 100_000;
-const PROCESSES_MAX: usize = 4_096;
-const MEMBERS_MAX: usize = 4_096;
 
 impl Agent {
     /// Compares the cgroups of the machine with the jobs.
     pub(super) fn discover(&mut self, now: Now) {
-        let listed = match cgroup::list(&self.context.kernel.cgroups, CGROUPS_MAX) {
+        let listed = match cgroup::list_with_ids(&self.context.kernel.cgroups, CGROUPS_MAX) {
             Ok(listed) => listed,
             Err(error) => return self.context.event(None, error.to_string()),
         };
+        let (listed, ids): (Vec<String>, Vec<u64>) = listed.into_iter().unzip();
         let found = self.discovery.rules.find(&self.context.kernel.roots, &listed);
+        let id_of: BTreeMap<&str, u64> = listed.iter().map(String::as_str).zip(ids.iter().copied()).collect();
         if found.left_out > 0 {
             log::warn!("{} cgroups match a rule beyond agent.jobs_max and are left alone", found.left_out);
         }
@@ -32,10 +32,16 @@ impl Agent {
         let mut before = std::mem::take(&mut self.jobs);
         let mut refused = BTreeSet::new();
         for found in found.jobs {
-            let Ok(cgroup) = Cgroup::open(&self.context.kernel.cgroups, &found.path) else { continue };
-            let known = before.remove(&found.path).filter(|entry| entry.job.cgroup.id() == cgroup.id());
-            let known = known.and_then(|entry| self.keep(entry, &found));
-            match known.or_else(|| self.admit(cgroup, &found, now)) {
+            let same = |entry: &Entry| id_of.get(found.path.as_str()) == Some(&entry.job.cgroup.id());
+            let known = before.remove(&found.path).filter(same).and_then(|entry| self.keep(entry, &found));
+            let entry = match known {
+                Some(entry) => Some(entry),
+                None => match Cgroup::open(&self.context.kernel.cgroups, &found.path) {
+                    Ok(cgroup) => self.admit(cgroup, &found, now),
+                    Err(_) => continue,
+                },
+            };
+            match entry {
                 Some(entry) => drop(self.jobs.insert(found.path, entry)),
                 None => drop(refused.insert(found.path)),
             }
@@ -45,21 +51,19 @@ impl Agent {
             for scheduled in &mut self.policies {
                 scheduled.policy.release(&entry.job, &mut self.context);
             }
-            let exists = listed.contains(&path);
+            let exists = id_of.contains_key(path.as_str());
             let what = if exists { "no rule names it any more; it is left alone" } else { "job ended" };
             self.context.event(Some(&path), what.to_owned());
         }
-        self.refresh_all();
+        self.refresh(&id_of);
     }
 
-    /// Refreshes all jobs. With a thousand of them it takes seconds on a busy machine.
-    fn refresh_all(&mut self) {
-        let paths: Vec<String> = self.jobs.keys().cloned().collect();
-        for path in paths {
-            if let Some(entry) = self.jobs.get_mut(&path) {
-                refresh(&mut entry.job);
-            }
-            self.give_turn();
+    /// Takes in which cgroups belong to each job: its own and all below, by their paths and ids.
+    fn refresh(&mut self, id_of: &BTreeMap<&str, u64>) {
+        for (path, Entry { job, .. }) in &mut self.jobs {
+            let below = format!("{path}/");
+            let members = id_of.range(below.as_str()..).take_while(|(path, _)| path.starts_with(&below));
+            job.members = [job.cgroup.id()].into_iter().chain(members.map(|(_, &id)| id)).collect();
         }
     }
 
@@ -109,13 +113,4 @@ impl Agent {
         context.log.push(report::job_record(&entry, now.unix_ms).into());
         Some(entry)
     }
-}
-
-/// Reads which cgroups and processes belong to a job. A job that ends meanwhile is noticed at the next scan.
-fn refresh(job: &mut Job) {
-    job.members = vec![job.cgroup.id()];
-    if let Ok(below) = job.cgroup.descendants(MEMBERS_MAX) {
-        job.members.extend(below.iter().map(Cgroup::id));
-    }
-    job.pids = job.cgroup.procs(PROCESSES_MAX).unwrap_or_default();
 }

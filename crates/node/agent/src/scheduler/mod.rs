@@ -113,6 +113,8 @@ pub struct Agent {
     /// The job that offloaded last, by its index among those with a plan.
     turn: usize,
     costs: Costs,
+    /// CPU time of policies with a period of their own.
+    deciding_cpu: Duration,
     ledger: Ledger,
     view: Published,
     _lock: PidLock,
@@ -338,7 +340,9 @@ impl Agent {
                 self.missed_deadline("a policy with its own period", due, now);
             }
             any = true;
+            let cpu = process::thread_cpu_time().unwrap_or_default();
             self.decide_now(policy, self.context.now());
+            self.deciding_cpu += process::thread_cpu_time().unwrap_or_default().saturating_sub(cpu);
             self.end_stage("a policy with its own period");
             let done = self.context.clock.now();
             let scheduled = &mut self.policies[policy];

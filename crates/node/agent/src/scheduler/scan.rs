@@ -21,14 +21,9 @@ impl Agent {
     /// # Errors
     /// As [`super::scanner::Scanner::results`].
     pub(super) fn begin_scan(&mut self, now: Now, late: bool) -> Result<(), Error> {
-        let before = thread_cpu_time().unwrap_or_default();
+        let before = self.scan_cpu_time();
         self.discover(now);
-        let mut by_tracker: BTreeMap<ages::Kind, Vec<Target>> = BTreeMap::new();
-        for entry in self.jobs.values_mut() {
-            abandon(entry);
-            let target = target(&entry.job, self.context.may_split(&entry.job));
-            by_tracker.entry(entry.job.tracker.0).or_default().push(target);
-        }
+        let by_tracker = self.targets();
         let noted = self.note_kdamond_targets(&by_tracker);
         let mut parts = Vec::new();
         for (kind, targets) in by_tracker {
@@ -41,10 +36,30 @@ impl Agent {
                 parts.push(Part::new(tracker, targets));
             }
         }
-        let discovery = thread_cpu_time().unwrap_or_default().saturating_sub(before);
+        let discovery = self.scan_cpu_time().saturating_sub(before);
         self.scanner.begin(now.since_boot, parts)?;
         self.scanning = Some(Running { began: now, late, discovery });
         Ok(())
+    }
+
+    /// CPU time of this thread, without that of policies that had their turn in between.
+    fn scan_cpu_time(&self) -> Duration {
+        thread_cpu_time().unwrap_or_default().saturating_sub(self.deciding_cpu)
+    }
+
+    /// What each tracker is to scan. Finding the processes of a thousand jobs takes long on a busy machine.
+    fn targets(&mut self) -> BTreeMap<ages::Kind, Vec<Target>> {
+        let mut by_tracker: BTreeMap<ages::Kind, Vec<Target>> = BTreeMap::new();
+        let paths: Vec<String> = self.jobs.keys().cloned().collect();
+        for path in paths {
+            if let Some(entry) = self.jobs.get_mut(&path) {
+                abandon(entry);
+                let target = target(&entry.job, self.context.may_split(&entry.job));
+                by_tracker.entry(entry.job.tracker.0).or_default().push(target);
+            }
+            self.give_turn();
+        }
+        by_tracker
     }
 
     /// Takes in the scan that is under way, if it ends within `wait`. Returns whether it did.
@@ -60,6 +75,7 @@ impl Agent {
         let mut cpu = discovery;
         for part in parts {
             cpu += part.cpu;
+            self.costs.ages_cpu_seconds += part.cpu.as_secs_f64();
             self.take_part(part);
         }
         cpu += thread_cpu_time().unwrap_or_default().saturating_sub(before);
@@ -158,7 +174,9 @@ fn abandon(entry: &mut Entry) {
 
 fn target(job: &Job, may_split: bool) -> Target {
     let (id, threshold) = (job.cgroup.id(), job.signals.threshold);
-    let (path, cgroups, pids) = (job.path().to_owned(), job.members.clone(), job.pids.clone());
+    // Other trackers need none, and a thousand jobs have tens of thousands.
+    let pids = if by_kdamond(job.tracker.0) { job.processes() } else { Vec::new() };
+    let (path, cgroups) = (job.path().to_owned(), job.members.clone());
     Target { id, path, cgroups, pids, threshold, may_split }
 }
 

@@ -147,6 +147,7 @@ impl Agent {
             stages: Stages::default(),
             turn: 0,
             costs: Costs::default(),
+            deciding_cpu: Duration::ZERO,
             ledger: Ledger::default(),
             view: Published::default(),
             _lock: lock,

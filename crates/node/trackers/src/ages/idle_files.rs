@@ -1,8 +1,5 @@
 //! The files of idle page tracking, read together: what a page frame holds, whose it is, and whether it was accessed.
 
-use std::collections::HashMap;
-use std::collections::hash_map::Entry;
-
 use kernel::page_idle::{IdleBitmap, KPageCgroup, KPageFlags};
 use kernel::page_idle::{KPF_COMPOUND_TAIL, KPF_LRU, KPF_MLOCKED, KPF_SWAPBACKED, KPF_UNEVICTABLE, PFNS_PER_WORD};
 use kernel::{Result, Roots};
@@ -16,6 +13,14 @@ pub(super) struct IdleFiles {
     pub(super) idle: IdleBitmap,
     pub(super) flags: KPageFlags,
     pub(super) cgroups: KPageCgroup,
+}
+
+/// A word of the idle bitmap.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Word {
+    /// Its first frame.
+    first: u64,
+    bits: u64,
 }
 
 /// A page on an LRU list.
@@ -36,27 +41,29 @@ impl IdleFiles {
         Ok(Self { idle: IdleBitmap::open(roots)?, flags: KPageFlags::open(roots)?, cgroups: KPageCgroup::open(roots)? })
     }
 
-    /// Returns one bit of the bitmap; `words` caches the words read so far.
-    pub(super) fn is_idle(&self, frame: u64, words: &mut HashMap<u64, u64>) -> Result<bool> {
+    /// Returns one bit of the bitmap. `last` is the word that was read before, if there is one: frames in ascending order read each
+    /// word once.
+    pub(super) fn is_idle(&self, frame: u64, last: &mut Option<Word>) -> Result<bool> {
         let first = frame - frame % PFNS_PER_WORD;
-        let word = match words.entry(first) {
-            Entry::Occupied(known) => *known.get(),
-            Entry::Vacant(unknown) => {
-                let mut word = [0];
-                self.idle.read_chunk(first, &mut word)?;
-                *unknown.insert(word[0])
+        let bits = match *last {
+            Some(word) if word.first == first => word.bits,
+            _ => {
+                let mut bits = [0];
+                self.idle.read_chunk(first, &mut bits)?;
+                last.insert(Word { first, bits: bits[0] }).bits
             }
         };
-        Ok(word >> (frame % PFNS_PER_WORD) & 1 == 1)
+        Ok(bits >> (frame % PFNS_PER_WORD) & 1 == 1)
     }
 
     /// Marks the pages with these heads as idle.
-    pub(super) fn mark(&self, heads: &[u64]) -> Result<()> {
-        let mut words: HashMap<u64, u64> = HashMap::new();
-        for head in heads {
-            *words.entry(head - head % PFNS_PER_WORD).or_default() |= 1 << (head % PFNS_PER_WORD);
+    pub(super) fn mark(&self, mut heads: Vec<u64>) -> Result<()> {
+        heads.sort_unstable();
+        for same in heads.chunk_by(|one, other| one / PFNS_PER_WORD == other / PFNS_PER_WORD) {
+            let bits = same.iter().fold(0, |bits, head| bits | 1 << (head % PFNS_PER_WORD));
+            self.idle.write_chunk(same[0] - same[0] % PFNS_PER_WORD, &[bits])?;
         }
-        words.into_iter().try_for_each(|(first, word)| self.idle.write_chunk(first, &[word]).map(drop))
+        Ok(())
     }
 
     /// The cgroup that a frame is charged to; 0 for none.

@@ -38,7 +38,7 @@ pub struct Target {
     pub path: String,
     /// Ids of that cgroup and its descendants.
     pub cgroups: Vec<u64>,
-    /// Processes of the job.
+    /// Processes of the job, for trackers that watch processes.
     pub pids: Vec<i32>,
     /// The age from which its pages are offloaded, by the last decision; `None` before the first.
     pub threshold: Option<Age>,

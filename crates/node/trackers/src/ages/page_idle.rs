@@ -234,11 +234,13 @@ impl Tracker for PageIdle {
     }
 
     fn still_idle(&self, frames: &[u64]) -> Result<Vec<bool>> {
-        let mut words = HashMap::new();
-        let mut still = Vec::with_capacity(frames.len());
-        for &frame in frames {
-            let idle = self.files.is_idle(frame, &mut words)?;
-            still.push(idle || self.files.head_of(frame)?.map_or(Ok(false), |head| self.files.is_idle(head, &mut words))?);
+        let (mut word, mut word_of_head) = (None, None);
+        let mut still = vec![false; frames.len()];
+        let mut ascending: Vec<usize> = (0..frames.len()).collect();
+        ascending.sort_unstable_by_key(|&at| frames[at]);
+        for at in ascending {
+            still[at] = self.files.is_idle(frames[at], &mut word)?
+                || self.files.head_of(frames[at])?.map_or(Ok(false), |head| self.files.is_idle(head, &mut word_of_head))?;
         }
         Ok(still)
     }
@@ -271,7 +273,7 @@ impl PageAges for PageIdle {
 
     fn hide_access(&self, _: i32, _: u64, entry: pagemap::Entry, access: &mut dyn FnMut()) {
         let head = entry.pfn().and_then(|frame| Some(self.files.head_of(frame).ok()?.unwrap_or(frame)));
-        let idle = head.filter(|&frame| self.files.is_idle(frame, &mut HashMap::new()).unwrap_or(false));
+        let idle = head.filter(|&frame| self.files.is_idle(frame, &mut None).unwrap_or(false));
         access();
         if let Some(frame) = idle {
             // If this fails, one access too many is counted, and the page stays resident a while longer.

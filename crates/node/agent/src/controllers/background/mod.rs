@@ -34,9 +34,6 @@ use record::{BackgroundRecord, BackgroundStart, Done, explain};
 /// A job at its memory limit is compacted as well: in the background it does not use the memory that it holds.
 const VETOES: &[Forbidden] = &[Forbidden::ObserveOnly, Forbidden::NoTier, Forbidden::CpuBudget];
 
-/// Processes of one job that are compacted, at most.
-const PROCESSES_MAX: usize = 4_096;
-
 /// The policy as the scheduler knows it.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct BackgroundPolicy;
@@ -173,7 +170,7 @@ impl Controller for Background {
         let frozen = job.cgroup.frozen()?;
         // Without CPU accounting no job is idle: the time that passed counts as used.
         let cpu_usage_us = job.cgroup.cpu_usage_us()?.unwrap_or(now.boot_ms().0);
-        self.pids = job.cgroup.procs(PROCESSES_MAX)?;
+        self.pids = job.cgroup.procs(crate::PROCESSES_MAX)?;
         Ok(background::Input { now_ms: now.boot_ms(), hint: self.hint, frozen, cpu_usage_us, machine_stall, available, veto })
     }
 

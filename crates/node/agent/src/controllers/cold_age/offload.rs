@@ -137,6 +137,7 @@ fn ask(job: &Job, context: &mut Context, plan: &mut Plan, limit: Pages) -> kerne
         (Actuator::Exact | Actuator::Auto, _) => {
             let (roots, walker) = (&context.kernel.roots, &mut context.kernel.walker);
             let order = Order { job: job.path(), threshold: plan.threshold, limit, test: test.as_mut() };
+            plan.cursor.begin(|| job.processes());
             exact::step(roots, walker, tracker.as_mut(), &mut plan.cursor, order)
         }
     }

@@ -45,7 +45,7 @@ impl Plan {
         let left = job.scan.as_ref().map_or(Pages::ZERO, |scan| scan.resident.at_least(threshold));
         let left = most.map_or(left, |most| left.min(most));
         let step = FIRST.to_pages(kernel::page_size());
-        let plan = || Self { threshold, left, step, cursor: Cursor::new(&job.pids), cold: left, found: Pages::ZERO, by_lists: false };
+        let plan = || Self { threshold, left, step, cursor: Cursor::default(), cold: left, found: Pages::ZERO, by_lists: false };
         (left > Pages::ZERO).then(plan)
     }
 
@@ -150,7 +150,7 @@ mod tests {
     fn plan(left: u64) -> Plan {
         let step = FIRST.to_pages(kernel::page_size());
         let (cold, found) = (Pages(left), Pages::ZERO);
-        Plan { threshold: Age(1), left: cold, step, cursor: Cursor::new(&[]), cold, found, by_lists: false }
+        Plan { threshold: Age(1), left: cold, step, cursor: Cursor::default(), cold, found, by_lists: false }
     }
 
     #[test]

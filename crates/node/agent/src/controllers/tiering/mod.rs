@@ -199,7 +199,7 @@ fn sample(job: &mut Job, context: &mut Context, now_ms: Millis) -> Option<Sample
     job.tiering.tried_at_ms = Some(now_ms);
     let ages = context.trackers.page_ages(job.tracker.0);
     let began = context.clock.now();
-    let measured = compressibility::measure(&context.kernel.roots, &mut context.kernel.walker, &job.pids, ages, &request).ok();
+    let measured = compressibility::measure(&context.kernel.roots, &mut context.kernel.walker, &job.processes(), ages, &request).ok();
     let done = context.clock.now();
     context.pacing.sampling.spend(done.saturating_sub(began), done);
     job.tiering.failures = job.tiering.failures.saturating_add(1);

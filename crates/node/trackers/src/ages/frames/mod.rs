@@ -12,12 +12,12 @@
 //! # Small jobs
 //! At one level for the whole machine, a job of 64 MiB would get four points at 1 TiB. Each job has a level of its own, by its size.
 //! Frames at the machine's level are examined at every scan. What a finer level adds is found by a sweep that reads the owners of
-//! [`SWEEP`] frames per scan: all of them in each scan up to 16 GiB, in 64 scans at 1 TiB. Beside 1,000 others, a job of 64 MiB has 4
+//! [`SWEEP`] frames per scan: all of them in each scan up to 8 GiB, in 128 scans at 1 TiB. Beside 1,000 others, a job of 64 MiB has 2
 //! points at its first scan and 64 at the end of a sweep.
 //!
 //! # Cost
-//! Per scan, a point takes one read if its page was idle; otherwise one of its flags, its owner, and one write. The sweep reads 8 bytes
-//! per frame. None of it grows with the machine.
+//! Per scan, a point takes one read if its page was idle, and another one in a huge page if any was split since the last scan; otherwise
+//! one of its flags, its owner, and one write. The sweep reads 8 bytes per frame. None of it grows with the machine.
 //!
 //! # Limitations
 //! A page that the sweep finds may be older than it knows: its first access is not counted, and until nearly all points have been
@@ -45,8 +45,8 @@ use sample::{JobSample, Memory, Point, Rate};
 
 mod sample;
 
-/// Frames whose owners the sweep reads per scan: 32 MiB of `kpagecgroup`.
-const SWEEP: u64 = 1 << 22;
+/// Frames whose owners the sweep reads per scan: 16 MiB of `kpagecgroup`.
+const SWEEP: u64 = 1 << 21;
 
 /// Frames per read of the sweep.
 const CHUNK: usize = 1 << 16;
@@ -77,6 +77,7 @@ impl Limits {
 /// The tracker.
 #[derive(Debug)]
 pub struct SampledFrames {
+    roots: Roots,
     files: IdleFiles,
     cgroups: CgroupRoot,
     ranges: Vec<PfnRange>,
@@ -86,8 +87,10 @@ pub struct SampledFrames {
     jobs: HashMap<u64, JobSample>,
     /// The job of each sampled frame.
     job_of: HashMap<u64, u64>,
-    /// The machine's level: its frames are examined at every scan.
+    /// The machine's level, the finest of jobs that need no sweep: its frames are examined at every scan.
     level: u32,
+    /// Huge pages that were split since boot, at the last scan.
+    splits: Option<u64>,
     /// Where the sweep goes on, counted in frames of all ranges.
     cursor: u64,
     /// Frames of the sweep per scan.
@@ -108,6 +111,7 @@ impl SampledFrames {
             opened => Some(opened?),
         };
         Ok(Self {
+            roots: roots.clone(),
             files: IdleFiles::open(roots)?,
             cgroups: CgroupRoot::probe(roots)?,
             ranges: kernel::zoneinfo::pfn_ranges(roots)?,
@@ -117,6 +121,7 @@ impl SampledFrames {
             jobs: HashMap::new(),
             job_of: HashMap::new(),
             level: 0,
+            splits: None,
             cursor: 0,
             sweep: SWEEP,
         })
@@ -126,46 +131,79 @@ impl SampledFrames {
         self.ranges.iter().map(|range| range.end - range.start).sum()
     }
 
+    /// Forgets the samples of jobs that are none of `targets`.
+    fn forget_others(&mut self, targets: &[Target]) {
+        let ids: HashSet<u64> = targets.iter().map(|target| target.id).collect();
+        let known = self.jobs.len();
+        self.jobs.retain(|id, _| ids.contains(id));
+        if self.jobs.len() < known {
+            self.job_of.retain(|_, id| self.jobs.contains_key(id));
+        }
+    }
+
     /// Whether a frame is in the sample at a level.
     fn is_chosen(&self, frame: u64, level: u32) -> bool {
         blocks::is_chosen(self.seed, Space::FRAMES, level, frame)
     }
 
-    /// Chooses a job's level by its size. Frames that a coarser level excludes leave the sample.
-    fn choose_level(&mut self, target: &Target, wanted: u64) -> Result<Memory> {
-        let stat = Cgroup::open(&self.cgroups, &target.path)?.stat()?;
+    /// The memory of a job, and the level for it.
+    fn read_level(&self, target: &Target, wanted: u64) -> Result<(Memory, u32)> {
+        let stat = Cgroup::known(&self.cgroups, &target.path, target.id).stat()?;
         let (size, shmem) = (kernel::page_size(), stat.shmem.unwrap_or_default());
         let swap_backed = (stat.anon.unwrap_or_default() + shmem).to_pages(size);
         let memory = Memory { swap_backed, file: (stat.file.unwrap_or_default() - shmem).to_pages(size) };
-        let (frames, machine, seed) = (self.frame_count(), self.level, self.seed);
-        let job = self.jobs.entry(target.id).or_default();
-        let level = blocks::level_for((memory.swap_backed + memory.file).0, wanted, job.rate.map(|rate| rate.level));
-        if job.rate.is_none_or(|rate| rate.level != level) {
-            let before = job.rate.map_or(machine, |rate| if rate.swept.0 < frames { rate.before } else { rate.level });
-            job.choose(Rate { level, before: before.min(machine), swept: (0, frames) });
-            let job_of = &mut self.job_of;
-            job.points.retain(|&frame, _| {
-                let kept = blocks::is_chosen(seed, Space::FRAMES, level, frame);
-                if !kept {
-                    job_of.remove(&frame);
-                }
-                kept
-            });
-        }
-        Ok(memory)
+        let current = self.jobs.get(&target.id).and_then(|job| job.rate).map(|rate| rate.level);
+        Ok((memory, blocks::level_for((memory.swap_backed + memory.file).0, wanted, current)))
     }
 
-    /// Reads the sampled frames of a job again: which were accessed, and which have another page now.
-    fn age_job(&mut self, now: Duration, id: u64, owners: &Owners) -> Result<()> {
+    /// Chooses the levels of the machine and of all jobs. Returns the memory of each job.
+    fn choose_levels(&mut self, targets: &[Target]) -> Vec<Result<Memory>> {
+        let (all, wanted) = self.limits.points(targets.len());
+        let chosen: Vec<_> = targets.iter().map(|target| self.read_level(target, wanted)).collect();
+        // Twice as many points as the jobs may have, so that a job of average size needs no sweep.
+        let finest = blocks::level_for(self.frame_count(), all * 2, None);
+        // No job has the frames that a still finer level adds: they would be examined in vain.
+        let levels = chosen.iter().flatten().map(|&(_, level)| level);
+        self.level = levels.filter(|&level| level >= finest).min().unwrap_or(finest);
+        let choose = |(target, chosen): (&Target, Result<(Memory, u32)>)| {
+            let (memory, level) = chosen?;
+            self.choose_level(target.id, level);
+            Ok(memory)
+        };
+        targets.iter().zip(chosen).map(choose).collect()
+    }
+
+    /// Samples a job at a level. Frames that a coarser one excludes leave the sample.
+    fn choose_level(&mut self, id: u64, level: u32) {
+        let (frames, machine, seed) = (self.frame_count(), self.level, self.seed);
+        let job = self.jobs.entry(id).or_default();
+        if job.rate.is_some_and(|rate| rate.level == level) {
+            return;
+        }
+        let before = job.rate.map_or(machine, |rate| if rate.swept.0 < frames { rate.before } else { rate.level });
+        job.choose(Rate { level, before: before.min(machine), swept: (0, frames) });
+        let job_of = &mut self.job_of;
+        job.points.retain(|&frame, _| {
+            let kept = blocks::is_chosen(seed, Space::FRAMES, level, frame);
+            if !kept {
+                job_of.remove(&frame);
+            }
+            kept
+        });
+    }
+
+    /// Reads the sampled frames of a job again: which were accessed, and which have another page now. `may_be_split` says whether huge
+    /// pages may have been split since the last scan.
+    fn age_job(&mut self, now: Duration, id: u64, owners: &Owners, may_be_split: bool) -> Result<()> {
         let Some(mut job) = self.jobs.remove(&id) else { return Ok(()) };
         let first_counts = !self.is_swept(&job) || self.frame_count() <= self.sweep;
-        let frames: Vec<(u64, Point)> = job.points.iter().map(|(&frame, &point)| (frame, point)).collect();
-        let (mut words, mut accessed) = (HashMap::new(), Vec::new());
-        for &(frame, point) in &frames {
-            // A huge page may have been split since: then the frame has a bit of its own.
-            let head = if point.page.head == frame || self.files.is_tail(frame)? { point.page.head } else { frame };
+        let (mut word, mut accessed) = (None, Vec::new());
+        for (&frame, &point) in &job.points {
+            // After a split the frame has a bit of its own. The kernel does not count splits of large pages in the page cache.
+            let same = point.page.head == frame || (point.page.swap_backed && !may_be_split) || self.files.is_tail(frame)?;
+            let head = if same { point.page.head } else { frame };
             // A page that is freed or charged to another cgroup is no longer idle.
-            if owners.get(&point.cgroup) != Some(&id) || !self.files.is_idle(head, &mut words)? {
+            if owners.get(&point.cgroup) != Some(&id) || !self.files.is_idle(head, &mut word)? {
                 accessed.push((frame, point));
             }
         }
@@ -184,7 +222,7 @@ impl SampledFrames {
             }
         }
         self.jobs.insert(id, job);
-        self.files.mark(&marks)
+        self.files.mark(marks)
     }
 
     /// Whether a job has points that only the sweep finds.
@@ -208,20 +246,19 @@ impl SampledFrames {
         Ok(Some(page.head))
     }
 
-    /// Examines the frames of the machine's level that have no page of a job; of a coarser one if no job has a finer one.
-    fn examine(&mut self, now: Duration, owners: &Owners) -> Result<()> {
-        let finest = self.jobs.values().filter_map(|job| job.rate).map(|rate| rate.level).min().unwrap_or(self.level);
-        let (level, mut marks) = (self.level.max(finest), Vec::new());
+    /// Examines the frames of the machine's level that are not in the sample. `before` is that level at the last scan.
+    fn examine(&mut self, now: Duration, owners: &Owners, before: u32) -> Result<()> {
+        let (level, mut marks) = (self.level, Vec::new());
         for range in self.ranges.clone() {
             for block in range.start >> level..range.end.div_ceil(1 << level) {
                 let frame = blocks::page_of(self.seed, Space::FRAMES, level, block);
                 if (range.start..range.end).contains(&frame) && !self.job_of.contains_key(&frame) {
                     let cgroup = self.files.cgroup(frame)?;
-                    marks.extend(self.join(now, (frame, cgroup), owners, true)?);
+                    marks.extend(self.join(now, (frame, cgroup), owners, level >= before)?);
                 }
             }
         }
-        self.files.mark(&marks)
+        self.files.mark(marks)
     }
 
     /// Examines the next frames for the jobs with a finer level, all that they have.
@@ -253,7 +290,7 @@ impl SampledFrames {
         for rate in self.jobs.values_mut().filter_map(|job| job.rate.as_mut()) {
             rate.swept.0 = rate.swept.0.saturating_add(length).min(all);
         }
-        self.files.mark(&marks)
+        self.files.mark(marks)
     }
 
     /// The next `length` frames of the sweep.
@@ -288,17 +325,15 @@ impl Tracker for SampledFrames {
             generations.keep_pace(targets, |id| jobs.get(&id).map_or(Duration::ZERO, |job| job.observed_for(now)))?;
         }
         let owners: Owners = targets.iter().flat_map(|target| target.cgroups.iter().map(|&cgroup| (cgroup, target.id))).collect();
-        let ids: HashSet<u64> = targets.iter().map(|target| target.id).collect();
-        self.jobs.retain(|id, _| ids.contains(id));
-        self.job_of.retain(|_, id| self.jobs.contains_key(id));
-        let (all, wanted) = self.limits.points(targets.len());
-        // Twice as many, so that it is the level of jobs of average size.
-        self.level = blocks::level_for(self.frame_count(), all * 2, None);
-        let memory: Vec<_> = targets.iter().map(|target| self.choose_level(target, wanted)).collect();
+        self.forget_others(targets);
+        let before = self.level;
+        let memory = self.choose_levels(targets);
+        let splits = kernel::thp::splits(&self.roots)?;
+        let may_be_split = splits.is_none() || std::mem::replace(&mut self.splits, splits) != splits;
         for target in targets {
-            self.age_job(now, target.id, &owners)?;
+            self.age_job(now, target.id, &owners, may_be_split)?;
         }
-        self.examine(now, &owners)?;
+        self.examine(now, &owners, before)?;
         self.sweep(now, &owners)?;
         let scan_period = self.limits.scan_period;
         let mut finish = |id: u64, memory| self.jobs.entry(id).or_default().finish(now, scan_period, memory);
@@ -322,7 +357,7 @@ impl Tracker for SampledFrames {
         let Some(sample) = self.jobs.get_mut(&job) else { return };
         let (files, job_of) = (&self.files, &mut self.job_of);
         sample.points.retain(|frame, point| {
-            let lost = !files.is_idle(point.page.head, &mut HashMap::new()).unwrap_or(true);
+            let lost = !files.is_idle(point.page.head, &mut None).unwrap_or(true);
             let freed = lost && files.listed(*frame).is_ok_and(|page| page.is_none());
             if freed {
                 job_of.remove(frame);
@@ -345,11 +380,11 @@ impl PageAges for SampledFrames {
     fn hide_access(&self, _: i32, _: u64, entry: pagemap::Entry, access: &mut dyn FnMut()) {
         let point = entry.pfn().and_then(|frame| self.jobs.get(self.job_of.get(&frame)?)?.points.get(&frame));
         let head = point.map(|point| point.page.head);
-        let idle = head.filter(|&head| self.files.is_idle(head, &mut HashMap::new()).unwrap_or(false));
+        let idle = head.filter(|&head| self.files.is_idle(head, &mut None).unwrap_or(false));
         access();
         if let Some(head) = idle {
             // If this fails, one access too many is counted, and the page stays resident a while longer.
-            let _ = self.files.mark(&[head]);
+            let _ = self.files.mark(vec![head]);
         }
     }
 }

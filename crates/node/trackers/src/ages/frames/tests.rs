@@ -40,6 +40,7 @@ impl Machine {
         let count = machine.frames.len();
         machine.put("proc/zoneinfo", format!("Node 0, zone Normal\n  spanned {count}\n  present {count}\n  start_pfn: 0\n").as_bytes());
         machine.put("sys/fs/cgroup/cgroup.controllers", b"memory\n");
+        machine.put("proc/vmstat", b"thp_split_page 7\n");
         machine.put_words("sys/kernel/mm/page_idle/bitmap", vec![0; count / 64]);
         machine.write();
         machine
@@ -114,13 +115,15 @@ impl Machine {
     }
 }
 
-fn target(job: u64) -> Target {
+/// A job: its frames have its number as that of their cgroup.
+fn target(tracker: &SampledFrames, job: u64) -> Target {
     let path = format!("/job-{job}");
-    Target { id: job, path, cgroups: vec![job], pids: Vec::new(), threshold: None, may_split: false }
+    let id = Cgroup::open(&tracker.cgroups, &path).unwrap().id();
+    Target { id, path, cgroups: vec![job], pids: Vec::new(), threshold: None, may_split: false }
 }
 
 fn scan(tracker: &mut SampledFrames, now: u32, jobs: &[u64]) -> Vec<Scan> {
-    let targets: Vec<_> = jobs.iter().map(|&job| target(job)).collect();
+    let targets: Vec<_> = jobs.iter().map(|&job| target(tracker, job)).collect();
     tracker.scan(SCAN * now, &targets).unwrap().into_iter().map(Result::unwrap).collect()
 }
 
@@ -265,7 +268,7 @@ fn frames_that_are_freed_leave_and_those_that_are_offloaded_do_not_count_as_acce
         machine.write();
         machine.pass();
         if offloaded {
-            tracker.swapped_out(1, Pages(2048));
+            tracker.swapped_out(target(&tracker, 1).id, Pages(2048));
         }
     }
     let scan_after = scan(&mut tracker, 5, &[1]).remove(0);
@@ -281,7 +284,8 @@ fn a_small_job_is_found_by_the_sweep() {
     tracker.sweep = 4096;
     let points = |scans: &[Scan]| scans[1].sample.as_ref().unwrap().points.0;
     let first = scan(&mut tracker, 0, &[1, 2]);
-    assert!((4..=12).contains(&points(&first)), "at the machine's level: {}", points(&first));
+    assert_eq!(tracker.level, 8, "the machine's level is the large job's");
+    assert!((1..=4).contains(&points(&first)), "at the machine's level: {}", points(&first));
     for now in 1..=7 {
         machine.pass();
         scan(&mut tracker, now, &[1, 2]);
@@ -310,6 +314,7 @@ fn a_sampled_part_of_a_huge_page_has_its_bit() {
     assert_eq!((ages.at(Age(0)), ages.at(Age(1))), (Pages(512), Pages(3584)));
     assert!(machine.is_idle(3 * 512) && !machine.is_idle(3 * 512 + 77));
     // It is split: now its parts have ages of their own.
+    machine.put("proc/vmstat", b"thp_split_page 8\n");
     machine.frames.iter_mut().for_each(|frame| frame.flags &= !KPF_COMPOUND_TAIL);
     machine.write();
     machine.put_words("sys/kernel/mm/page_idle/bitmap", vec![u64::MAX; 64]);
@@ -327,6 +332,6 @@ fn every_job_has_points_and_the_machine_s_level_follows() {
     }
     // A job of 64 MiB on a machine of 1 TiB, with 1,000 others.
     assert_eq!(blocks::level_for((64 << 20) / 4096, 64, None), 8);
-    // The level of such a machine, and of its jobs of average size.
+    // The finest level that such a machine may have, and that of its jobs of average size.
     assert_eq!((blocks::level_for(1 << 28, 2 * 64_000, None), blocks::level_for((1 << 28) / 1000, 64, None)), (12, 13));
 }
