@@ -55,7 +55,7 @@ settings::tables! {
         trial_keep: Duration = Unit::Duration, "7d" in "0s" ..= "90d",
             "How long the result of a trial that was kept (`thermocline trial --keep`) limits what is offloaded from its job. 0s ignores such results.";
         sample_points: u32 = Unit::Count, "16384" in "256" ..= "1000000",
-            "The maximum number of pages that trackers `sampled` and `sampled_frames` watch at once on the machine; the latter watches 64 of each job if that is more. More pages make ages and promotion rates more exact; each costs about a microsecond of CPU time per scan.";
+            "The maximum number of pages that trackers `sampled` and `sampled_frames` watch at once on the machine; the latter watches 24 to 48 of each job if that is more. More pages make ages and promotion rates more exact; each costs about a microsecond of CPU time per scan.";
         split_idle: bool = Unit::Bool, "true",
             "Whether tracker `sampled` splits the huge pages of its sample once they have been idle for two scans, for jobs of policy `cold_age` or `auto`. If false, one access to a huge page counts as one to each of its 512 pages, and little or nothing is offloaded from jobs whose cold memory is in huge pages and sometimes accessed.";
         manage_damon_stat: bool = Unit::Bool, "false",

@@ -10,10 +10,10 @@
 //! `p` is estimated from `n` points with a variance of `p (1 - p) / n` at most, and Clopper and Pearson's bounds hold.
 //!
 //! # Small jobs
-//! At one level for the whole machine, a job of 64 MiB would get four points at 1 TiB. Each job has a level of its own, by its size.
+//! At one level for the whole machine, a job of 64 MiB would get two points at 1 TiB. Each job has a level of its own, by its size.
 //! Frames at the machine's level are examined at every scan. What a finer level adds is found by a sweep that reads the owners of
 //! [`SWEEP`] frames per scan: all of them in each scan up to 8 GiB, in 128 scans at 1 TiB. Beside 1,000 others, a job of 64 MiB has 2
-//! points at its first scan and 64 at the end of a sweep.
+//! points at its first scan and 32 at the end of a sweep.
 //!
 //! # Cost
 //! Per scan, a point takes one read if its page was idle, and another one in a huge page if any was split since the last scan; otherwise
@@ -51,15 +51,16 @@ const SWEEP: u64 = 1 << 21;
 /// Frames per read of the sweep.
 const CHUNK: usize = 1 << 16;
 
-/// The fewest points that a job is given, if it has as many pages.
-const POINTS_MIN: u64 = 64;
+/// The fewest points that a job may have, if it has as many pages; it has half as many at least. With 1,000 jobs on 1 TiB, which have 30
+/// each then, measuring ages takes less than 0.1 % of a core (`docs/measurements.md`). Configuration `agent.sample_points` gives more.
+const POINTS_MIN: u64 = 48;
 
 /// Limits of the tracker.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
     /// Time between two scans.
     pub scan_period: Duration,
-    /// The most frames that are watched at once, unless jobs would have fewer than 64.
+    /// The most frames that are watched at once, unless that permits a job fewer than 48.
     pub points_max: u64,
     /// The most frames of one job.
     pub job_points_max: u64,

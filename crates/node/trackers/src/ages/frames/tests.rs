@@ -327,11 +327,11 @@ fn a_sampled_part_of_a_huge_page_has_its_bit() {
 #[test]
 fn every_job_has_points_and_the_machine_s_level_follows() {
     let limits = Limits { scan_period: SCAN, points_max: 16_384, job_points_max: 2048 };
-    for (jobs, want) in [(0, (16_384, 2048)), (1, (16_384, 2048)), (16, (16_384, 1024)), (1000, (64_000, 64))] {
+    for (jobs, want) in [(0, (16_384, 2048)), (1, (16_384, 2048)), (16, (16_384, 1024)), (1000, (48_000, 48))] {
         assert_eq!(limits.points(jobs), want, "{jobs}");
     }
     // A job of 64 MiB on a machine of 1 TiB, with 1,000 others.
-    assert_eq!(blocks::level_for((64 << 20) / 4096, 64, None), 8);
+    assert_eq!(blocks::level_for((64 << 20) / 4096, 48, None), 9);
     // The finest level that such a machine may have, and that of its jobs of average size.
-    assert_eq!((blocks::level_for(1 << 28, 2 * 64_000, None), blocks::level_for((1 << 28) / 1000, 64, None)), (12, 13));
+    assert_eq!((blocks::level_for(1 << 28, 2 * 48_000, None), blocks::level_for((1 << 28) / 1000, 48, None)), (12, 13));
 }
