@@ -24,6 +24,7 @@ impl Agent {
         let before = self.scan_cpu_time();
         self.discover(now);
         let by_tracker = self.targets();
+        self.jobs.values_mut().for_each(abandon);
         let noted = self.note_kdamond_targets(&by_tracker);
         let mut parts = Vec::new();
         for (kind, targets) in by_tracker {
@@ -52,8 +53,7 @@ impl Agent {
         let mut by_tracker: BTreeMap<ages::Kind, Vec<Target>> = BTreeMap::new();
         let paths: Vec<String> = self.jobs.keys().cloned().collect();
         for path in paths {
-            if let Some(entry) = self.jobs.get_mut(&path) {
-                abandon(entry);
+            if let Some(entry) = self.jobs.get(&path) {
                 let target = target(&entry.job, self.context.may_split(&entry.job));
                 by_tracker.entry(entry.job.tracker.0).or_default().push(target);
             }

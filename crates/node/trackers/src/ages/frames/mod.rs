@@ -199,13 +199,15 @@ impl SampledFrames {
         let Some(mut job) = self.jobs.remove(&id) else { return Ok(()) };
         let first_counts = !self.is_swept(&job) || self.frame_count() <= self.sweep;
         let (mut word, mut accessed) = (None, Vec::new());
-        for (&frame, &point) in &job.points {
+        for (&frame, point) in &mut job.points {
             // After a split the frame has a bit of its own. The kernel does not count splits of large pages in the page cache.
-            let same = point.page.head == frame || (point.page.swap_backed && !may_be_split) || self.files.is_tail(frame)?;
-            let head = if same { point.page.head } else { frame };
+            let may_be_split = may_be_split || !point.page.swap_backed;
+            if may_be_split && point.page.head != frame && !self.files.is_tail(frame)? {
+                point.page.head = frame;
+            }
             // A page that is freed or charged to another cgroup is no longer idle.
-            if owners.get(&point.cgroup) != Some(&id) || !self.files.is_idle(head, &mut word)? {
-                accessed.push((frame, point));
+            if owners.get(&point.cgroup) != Some(&id) || !self.files.is_idle(point.page.head, &mut word)? {
+                accessed.push((frame, *point));
             }
         }
         let mut marks = Vec::new();

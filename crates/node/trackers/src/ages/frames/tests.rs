@@ -322,6 +322,12 @@ fn a_sampled_part_of_a_huge_page_has_its_bit() {
     let ages = scan(&mut tracker, 2, &[1]).remove(0).resident;
     assert_eq!(ages.at(Age(2)), Pages(3584));
     assert_eq!(ages.at(Age(1)), Pages(512), "{ages:?}");
+    // An access to one of them is seen at later scans as well.
+    let part = *tracker.job_of.keys().find(|&frame| (1..512).contains(frame)).unwrap();
+    machine.frames[usize::try_from(part).unwrap()].period = 1;
+    machine.pass();
+    let ages = scan(&mut tracker, 3, &[1]).remove(0).resident;
+    assert_eq!((ages.at(Age(0)), ages.at(Age(3))), (Pages(4), Pages(3580)), "{ages:?}");
 }
 
 #[test]
