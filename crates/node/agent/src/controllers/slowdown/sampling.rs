@@ -1,4 +1,4 @@
-//! Runs a sampling period: which blocks are observed, and the decisions at its end.
+//! Runs a sampling period, from the end of the search for its blocks to the decisions at its end.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
