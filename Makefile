@@ -297,6 +297,16 @@ reproduce-pond-savings: toolchain venv ## Pond figure 21 with intervals over ten
 	cargo build --release --locked -p thermocline
 	PYTHONPATH=python target/venv/bin/python -m thermocline.report.savings --program $(BUILT)/release/thermocline $(SAVINGS)
 
+.PHONY: reproduce-pond-models
+reproduce-pond-models: toolchain venv-learn ## Pond figure 21 by models trained every night, with intervals over ten traces (SAVINGS="--seeds 3" for fewer); target/reproduce/pond.json
+	cargo build --release --locked -p thermocline
+	$(LEARN).report.trained --program $(BUILT)/release/thermocline $(SAVINGS)
+
+.PHONY: reproduce-pond-faults
+reproduce-pond-faults: toolchain venv ## Pond finding 10 with stuck slices and small buffers, and the VMs that a failed device takes along; target/reproduce/pond.json
+	cargo build --release --locked -p thermocline
+	PYTHONPATH=python target/venv/bin/python -m thermocline.report.faults --program $(BUILT)/release/thermocline
+
 .PHONY: reproduce-stranding
 reproduce-stranding: toolchain venv-tune ## Pond figure 2 on a generated trace of a million VMs, or TRACE=FILE; target/reproduce/stranding.json, and drawn
 	cargo build --release --locked -p thermocline

@@ -95,3 +95,6 @@ def test_a_trace_is_generated_once_with_clusters_of_the_same_size(tmp_path: Path
     simulated = [arguments for arguments in ran if arguments[1] == "simulate"]
     assert len(simulated) == 2
     assert {"--provision=scheduled", "pool_balance", "--socket-cores", "3"} <= set(simulated[0])
+    traces.simulate(savings.Case("peaks", rule="", sockets=8), 3, ("pond",), ("by_pool_size",))
+    assert not [argument for argument in ran[-1] if argument.startswith("--provision")]
+    assert ran[-1][ran[-1].index("--pool-sizes") + 1] == "8"

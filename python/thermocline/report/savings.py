@@ -71,7 +71,10 @@ class Case:
     days: int = 75
     clusters: int = 3
     rule: str = "replayed"
+    """How memory is provisioned; empty: as much as was needed at the peaks."""
     placement: str = "pool_balance"
+    sockets: int = SOCKETS
+    latency: str = "64ns"
     more: tuple[str, ...] = ()
 
 
@@ -90,6 +93,13 @@ SENSITIVITY = (
     Case("balance, scheduled", placement="balance", rule="scheduled"),
     Case("pool_balance, scheduled", rule="scheduled"),
     Case("rarely_moved", rule="rarely_moved"),
+    Case("slowdown in proportion to the spill", more=("--spill", "1")),
+    Case("8 sockets, multi-headed: 70 ns", sockets=8, latency="by_pool_size"),
+    Case("16 sockets, multi-headed: 90 ns", latency="by_pool_size"),
+    Case("16 sockets, switch: 174 ns", latency="switch_only"),
+    Case("32 sockets, 180 ns", sockets=32, latency="by_pool_size"),
+    Case("64 sockets, 180 ns", sockets=64, latency="by_pool_size"),
+    Case("64 sockets, switch: 309 ns", sockets=64, latency="switch_only"),
 )
 """Each case differs from the first in one or two respects. `--socket-memory` is that of the run without pools, which decides on which
 server a replayed VM is: 384 GiB by default, more than any server needs once memory is provisioned."""
@@ -102,27 +112,31 @@ class Traces:
     program: str
     directory: Path
 
+    def trace(self, case: Case, seed: int) -> Path:
+        """Returns a trace, generated the first time.
+
+        Raises:
+            Killed: the program was killed.
+            Refused: the program failed.
+        """
+        trace = self.directory / f"{case.days}-days-{case.clusters}-clusters-{seed}.parquet"
+        if not trace.exists():
+            self.directory.mkdir(parents=True, exist_ok=True)
+            vms = VMS_PER_DAY * case.days * case.clusters // 3
+            size = ["--vms", str(vms), "--clusters", str(case.clusters), "--days", str(case.days)]
+            run(self.program, "pool", "generate", *size, "--seed", str(seed), "--out", str(trace))
+        return trace
+
     def simulate(self, case: Case, seed: int, memory: Sequence[str], latency: Sequence[str]) -> Row:
         """Returns the result of one trace.
 
         Raises:
             SystemExit: the program failed, with its message.
         """
-        trace = self.directory / f"{case.days}-days-{case.clusters}-clusters-{seed}.parquet"
-        question = ("--seed", str(seed), f"--provision={case.rule}", "--placement", case.placement, *case.more)
-        simulation = Simulation(str(trace), (SOCKETS,), tuple(memory), tuple(latency), self.program, question)
+        provision = (f"--provision={case.rule}",) if case.rule else ()
+        question = ("--seed", str(seed), *provision, "--placement", case.placement, *case.more)
         try:
-            if not trace.exists():
-                self.directory.mkdir(parents=True, exist_ok=True)
-                size = [
-                    "--vms",
-                    str(VMS_PER_DAY * case.days * case.clusters // 3),
-                    "--clusters",
-                    str(case.clusters),
-                    "--days",
-                    str(case.days),
-                ]
-                run(self.program, "pool", "generate", *size, "--seed", str(seed), "--out", str(trace))
+            simulation = Simulation(str(self.trace(case, seed)), (case.sockets,), tuple(memory), tuple(latency), self.program, question)
             return simulation.run(simulation.all()) | {"command": simulation.arguments(simulation.all())}
         except (Refused, Killed) as error:
             raise SystemExit(f"case {case.name!r}, seed {seed}: {error}") from error
@@ -177,14 +191,14 @@ def summary(rows: Sequence[Row]) -> Row:
     }
 
 
-def figure(results: Sequence[Row]) -> Row:
+def figure(results: Sequence[Row], predictors: Mapping[str, str] = PREDICTORS) -> Row:
     """Returns figure 21 by latency and predictor, from the results of all seeds."""
     data: Row = {}
     for share, latency in LATENCIES.items():
         added = int(latency.removesuffix("ns"))
         by_predictor = {
             name: summary([row for result in results for row in result["results"] if (row["memory"], row["added_ns"]) == (memory, added)])
-            for name, memory in PREDICTORS.items()
+            for name, memory in predictors.items()
         }
         static = by_predictor["static"]["too_slow_ratio"]
         for name, row in list(by_predictor.items()):
@@ -209,20 +223,20 @@ def table(data: Row) -> str:
 
 
 def sensitivity(traces: Traces, seeds: int) -> list[Row]:
-    """Returns the savings at 182 % of Pond and of the static policy for every case. Prints each as soon as it is known."""
+    """Returns the savings of Pond and of the static policy for every case. Prints each as soon as it is known."""
     print(
-        f"{'case':<26} {'Pond':>6} {'interval':>14} {'static':>7} {'interval':>14} {'possible':>8} {'sum of peaks: Pond, static':>27}",
+        f"{'case':<36} {'Pond':>6} {'interval':>14} {'static':>7} {'interval':>14} {'possible':>8} {'sum of peaks: Pond, static':>27}",
         flush=True,
     )
     rows = []
     for case in SENSITIVITY:
-        results = [traces.simulate(case, seed, ("static=15%", "pond"), ("64ns",)) for seed in range(1, seeds + 1)]
+        results = [traces.simulate(case, seed, ("static=15%", "pond"), (case.latency,)) for seed in range(1, seeds + 1)]
         static, pond = (summary([result["results"][at] for result in results]) for at in (0, 1))
         rows.append({"case": dataclasses.asdict(case), "seeds": seeds, "pond": pond, "static": static, "command": results[0]["command"]})
         within = [f"{row['interval_low']:.1f} to {row['interval_high']:.1f}" for row in (pond, static)]
         peaks = f"{pond['sum_of_peaks_saved_percent']:.1f}, {static['sum_of_peaks_saved_percent']:.1f}"
         print(
-            f"{case.name:<26} {pond['saved_percent']:>6.1f} {within[0]:>14} {static['saved_percent']:>7.1f} {within[1]:>14} "
+            f"{case.name:<36} {pond['saved_percent']:>6.1f} {within[0]:>14} {static['saved_percent']:>7.1f} {within[1]:>14} "
             f"{pond['possible_percent']:>8.1f} {peaks:>27}",
             flush=True,
         )

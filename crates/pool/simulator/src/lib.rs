@@ -31,6 +31,7 @@ pub mod queue;
 pub mod run;
 pub mod service_level;
 pub mod site;
+pub mod spill;
 pub mod study;
 pub mod tally;
 

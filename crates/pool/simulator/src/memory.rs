@@ -82,23 +82,6 @@ fn share_of(Bytes(bytes): Bytes, ratio: f64) -> Slices {
     if ratio.is_nan() { Slices::ZERO } else { Slices((bytes as f64 * ratio.clamp(0.0, 1.0) / SLICE.0 as f64) as u32) }
 }
 
-/// Returns whether a VM with this split exceeds the margin; `false` if its slowdown is unknown.
-#[must_use]
-pub fn exceeds(vm: &Vm, slices: Slices, added_ns: u32, margin: f64) -> bool {
-    let (Some(slowdown), true) = (crate::latency::slowdown(vm, added_ns), slices > Slices::ZERO) else { return false };
-    slowdown * spilled(vm, slices) > margin
-}
-
-/// Returns the share of a VM's touched memory that lies on the pool: the guest fills its local node first (Pond section
-/// 4.2). The slowdown is assumed to be proportional to it, which for small shares is slightly less than (Pond figure 16).
-#[expect(clippy::cast_precision_loss, reason = "memory sizes")]
-fn spilled(vm: &Vm, slices: Slices) -> f64 {
-    let memory = vm.memory_bytes.0 as f64;
-    let touched = memory * (1.0 - vm.untouched_ratio.unwrap_or(0.0));
-    let local = memory - slices.bytes(SLICE).0 as f64;
-    if touched <= 0.0 { 0.0 } else { ((touched - local.max(0.0)) / touched).clamp(0.0, 1.0) }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -145,24 +128,5 @@ mod tests {
         }
         let all = MemoryPolicy::Static { share: RatioPpm::ONE, seed: 1 };
         assert_eq!(all.slices(&Vm { memory_bytes: Bytes(GIB * 7 / 4), ..Vm::default() }), Slices(1), "at most the slices that the VM has");
-    }
-
-    #[test]
-    fn only_touched_pool_memory_slows_a_vm_down() {
-        let check = |untouched, slices, want| {
-            let vm = Vm { memory_bytes: Bytes(8 * GIB), untouched_ratio: Some(untouched), slowdown_64ns: Some(0.2), ..Vm::default() };
-            assert_eq!(exceeds(&vm, Slices(slices), 64, 0.05), want, "{untouched} {slices}");
-        };
-        check(0.5, 0, false);
-        check(0.5, 4, false);
-        // A quarter of the touched memory is on the pool: a slowdown of 5 %, which does not exceed the margin.
-        check(0.5, 5, false);
-        check(0.5, 6, true);
-        check(0.0, 8, true);
-        check(1.0, 8, false);
-        assert!(
-            !exceeds(&Vm { memory_bytes: Bytes(8 * GIB), ..Vm::default() }, Slices(8), 64, 0.05),
-            "an unknown slowdown does not count as a misprediction"
-        );
     }
 }

@@ -9,6 +9,7 @@ use vmtrace::Vm;
 use crate::faults::Faults;
 use crate::memory::MemoryPolicy;
 use crate::service_level::ServiceLevel;
+use crate::spill::{PUBLISHED, Spill};
 
 /// Parameters that all runs of a study share.
 #[derive(Clone, Debug, Serialize)]
@@ -33,6 +34,8 @@ pub struct Site {
     pub seed: u64,
     /// The largest slowdown that a VM may have (performance degradation margin), as a ratio.
     pub margin: f64,
+    /// How a slowdown depends on the share of touched memory that is on the pool.
+    pub spill: Spill,
     /// VMs that may be moved to local memory because they exceed the margin, in parts per million (Pond section 6.4.3: 1 %).
     pub mitigated_ppm: RatioPpm,
     /// Time that the monitor takes to detect such a VM.
@@ -57,6 +60,7 @@ impl Default for Site {
             faults: Faults::default(),
             seed: 1,
             margin: 0.05,
+            spill: PUBLISHED,
             mitigated_ppm: RatioPpm(10_000),
             noticed_after: Ns(1_800_000 * MS),
             copy: Ns(50 * MS),

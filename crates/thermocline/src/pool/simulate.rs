@@ -16,6 +16,7 @@ use simulator::predictions::Predictions;
 use simulator::run::Baseline;
 use simulator::service_level::{Rule, ServiceLevel};
 use simulator::site::Cluster;
+use simulator::spill::Spill;
 use simulator::study::{self, ClusterAssignment, ExtraRuns, Outcome, Servers};
 use simulator::{Setup, Site};
 use vmtrace::{Trace, Vm};
@@ -102,6 +103,7 @@ fn site(arguments: &Simulate) -> Result<Site> {
         faults,
         seed: arguments.seed,
         margin: arguments.margin.as_f64(),
+        spill: Spill(arguments.spill),
         mitigated_ppm: arguments.mitigated,
         service_level: ServiceLevel {
             rule: arguments.provision.as_deref().and_then(Rule::named).unwrap_or_default(),

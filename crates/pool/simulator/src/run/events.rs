@@ -10,7 +10,7 @@ use super::capacity::{Baseline, Capacity, ample_slices, proportional_slices};
 use super::exchange;
 use super::state::{End, Event, Run, RunningVm, SECOND};
 use crate::faults::{self, Component, FaultEvent};
-use crate::memory::{MemoryPolicy, exceeds, mib};
+use crate::memory::{MemoryPolicy, mib};
 use crate::queue::Queue;
 use crate::service_level::Rule;
 use crate::site::{Cluster, Setup, Site};
@@ -165,7 +165,7 @@ impl<'a> Run<'a> {
         if let Some(departure) = vm.departure {
             self.queue.schedule(seconds(departure, self.begins()).max(self.now), Event::Leaves(index));
         }
-        if exceeds(vm, slices, self.setup.added_ns, self.site.margin) {
+        if self.site.spill.exceeds(vm, slices, self.setup.added_ns, self.site.margin) {
             self.tally.mispredicted += 1;
             self.queue.schedule(Ns(self.now.0.saturating_add(self.site.noticed_after.0)), Event::SlowdownDetected(index));
         }

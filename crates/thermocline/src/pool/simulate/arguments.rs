@@ -53,6 +53,10 @@ pub(crate) struct Simulate {
     /// The performance margin: the highest slowdown of a VM against local memory
     #[arg(long, value_name = "RATIO", default_value = "5%", value_parser = ratio)]
     pub(crate) margin: RatioPpm,
+    /// Slowdown of a VM with a part of its touched memory on the pool: that with all of it there, times the part to this power; 1 is
+    /// in proportion, and below 1 a small part slows down by more than its share
+    #[arg(long, value_name = "EXPONENT", default_value_t = simulator::spill::PUBLISHED.0, value_parser = exponent)]
+    pub(crate) spill: f64,
     /// Share of VMs that may be mitigated if they exceed the margin
     #[arg(long, value_name = "RATIO", default_value = "1%", value_parser = share)]
     pub(crate) mitigated: RatioPpm,
@@ -189,6 +193,11 @@ fn accuracy(text: &str) -> Result<Accuracy, String> {
     Ok(accuracy)
 }
 
+fn exponent(text: &str) -> Result<f64, String> {
+    let exponent = text.parse().ok().filter(|exponent| (0.05..=1.0).contains(exponent));
+    exponent.ok_or_else(|| "give 0.05 to 1, such as 0.7".to_owned())
+}
+
 fn fill(text: &str) -> Result<RatioPpm, String> {
     let ratio = ratio(text)?;
     if ratio < RatioPpm(10_000) || ratio > RatioPpm::ONE {
@@ -239,6 +248,8 @@ mod tests {
         assert_eq!(accuracy("untouched=20%").map(|accuracy| accuracy.untouched), Ok(0.2));
         assert!(accuracy("insensitive=1%,false_positives=2%").is_err() && accuracy("luck=2%").is_err());
         assert_eq!((slices("8GiB"), slices("0GiB")), (Ok(8), Ok(0)));
+        assert_eq!((exponent("0.7"), exponent("1")), (Ok(0.7), Ok(1.0)));
+        assert!(exponent("0").is_err() && exponent("1.5").is_err() && exponent("NaN").is_err());
         assert!(slices("1500MiB").is_err() && spans("2s..1s").is_err());
     }
 }
