@@ -115,7 +115,7 @@ test-tune: toolchain venv-tune ## the tuner with every designer that it knows (0
 .PHONY: test-learn
 test-learn: toolchain venv-learn ## the pool's predictions: trained, written as ONNX, served by the program (0.7 GB of wheels)
 	cargo build --locked -p thermocline
-	cd python && THERMOCLINE=$(BUILT)/debug/thermocline ../target/venv-learn/bin/python -m pytest -q tests/test_learn.py tests/test_learn_parts.py tests/test_learn_curves.py
+	cd python && THERMOCLINE=$(BUILT)/debug/thermocline ../target/venv-learn/bin/python -m pytest -q tests/test_learn.py tests/test_learn_parts.py tests/test_learn_curves.py tests/test_learn_windows.py
 
 .PHONY: test-pool-faults
 test-pool-faults: toolchain ## the pool manager killed fifty times under load, and a full disk under its ledger (as root); a minute
@@ -306,6 +306,11 @@ reproduce-pond-models: toolchain venv-learn ## Pond figure 21 by models trained 
 reproduce-pond-faults: toolchain venv ## Pond finding 10 with stuck slices and small buffers, and the VMs that a failed device takes along; target/reproduce/pond.json
 	cargo build --release --locked -p thermocline
 	PYTHONPATH=python target/venv/bin/python -m thermocline.report.faults --program $(BUILT)/release/thermocline
+
+.PHONY: reproduce-windows
+reproduce-windows: venv-learn ## memory promised by day and by window of a day (Coach) on real VMs: make reproduce-windows BITBRAINS=FILE.parquet; target/reproduce/pond.json
+	@test -n "$(BITBRAINS)" || { echo "name the trace of Bitbrains: make reproduce-windows BITBRAINS=bitbrains_rnd_2013-07.parquet" >&2; exit 1; }
+	$(LEARN).report.windows --bitbrains $(BITBRAINS)
 
 .PHONY: reproduce-stranding
 reproduce-stranding: toolchain venv-tune ## Pond figure 2 on a generated trace of a million VMs, or TRACE=FILE; target/reproduce/stranding.json, and drawn
