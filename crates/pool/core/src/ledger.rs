@@ -95,8 +95,30 @@ pub struct Record {
 struct Emc {
     works: bool,
     slices: Vec<Record>,
-    /// Free slices, the one that has been free for longest first.
+    /// Free slices, the one that was returned first before the others. The order follows from the slices' records, so that a pool that
+    /// was restored from them assigns the same slices as one that was not: the members of a group apply the same commands.
     free: VecDeque<u32>,
+}
+
+impl Emc {
+    /// By which free slices are ordered.
+    fn free_order(&self, index: u32) -> (Option<Ns>, u32) {
+        (self.slices.get(index as usize).and_then(|record| record.returned), index)
+    }
+
+    /// The free slices by the records, in their order.
+    fn free_by_records(&self) -> VecDeque<u32> {
+        let free = (0u32..).zip(&self.slices).filter(|(_, record)| record.state == State::Free);
+        let mut free: Vec<u32> = free.map(|(index, _)| index).collect();
+        free.sort_unstable_by_key(|index| self.free_order(*index));
+        free.into()
+    }
+
+    fn add_free(&mut self, index: u32) {
+        let order = self.free_order(index);
+        let at = self.free.partition_point(|other| self.free_order(*other) < order);
+        self.free.insert(at, index);
+    }
 }
 
 /// The slices of a VM, all of one EMC.
@@ -372,7 +394,7 @@ impl Pool {
         }
         self.set_state(slice, State::Free);
         if let Some(emc) = self.emcs.get_mut(usize::from(slice.emc.0)) {
-            emc.free.push_back(slice.index);
+            emc.add_free(slice.index);
         }
         Ok(())
     }

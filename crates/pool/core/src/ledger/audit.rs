@@ -45,7 +45,7 @@ pub enum Broken {
         /// Slices in the configuration.
         configured: Slices,
     },
-    /// The free list does not match the slices' states.
+    /// The free list does not match the slices' records.
     #[error("the free list of EMC {} is wrong", .0.0)]
     FreeList(EmcId),
 }
@@ -79,10 +79,7 @@ impl Pool {
             return Err(Broken::Unowned { leased, online: found.online });
         }
         for (emc, of) in (0u16..).zip(&self.emcs) {
-            let mut listed: Vec<u32> = of.free.iter().copied().collect();
-            listed.sort_unstable();
-            let free = (0u32..).zip(&of.slices).filter(|(_, record)| record.state == State::Free).map(|(index, _)| index);
-            if !free.eq(listed) {
+            if of.free != of.free_by_records() {
                 return Err(Broken::FreeList(EmcId(emc)));
             }
         }

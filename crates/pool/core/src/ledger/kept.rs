@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use units::Slices;
 
-use super::{Broken, Config, Counts, Emc, Lease, Pool, Record};
-use crate::slice::{EmcId, Ns, State, VmId};
+use super::{Broken, Config, Counts, Lease, Pool, Record};
+use crate::slice::{EmcId, State, VmId};
 
 /// State of a pool that persists across processes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -53,7 +53,7 @@ impl Pool {
                 let new = emc.slices.iter_mut().filter(|record| record.state == State::Free);
                 new.for_each(|record| record.state = State::Failed);
             }
-            emc.rebuild_free_list();
+            emc.free = emc.free_by_records();
         }
         pool.leases = kept.leases;
         let mut counts = Counts::default();
@@ -62,16 +62,6 @@ impl Pool {
         }
         pool.counts = counts;
         pool.audit().map(|()| pool)
-    }
-}
-
-impl Emc {
-    /// Rebuilds the free list from the slices' states.
-    fn rebuild_free_list(&mut self) {
-        let free = (0u32..).zip(&self.slices).filter(|(_, record)| record.state == State::Free);
-        let mut free: Vec<(Option<Ns>, u32)> = free.map(|(index, record)| (record.returned, index)).collect();
-        free.sort_unstable();
-        self.free = free.into_iter().map(|(_, index)| index).collect();
     }
 }
 
@@ -113,6 +103,33 @@ mod tests {
         let restored = Pool::restore(config(&[4, 2]), pool.kept()).unwrap();
         assert_eq!(restored.kept(), pool.kept());
         assert_eq!(restored, pool, "also the free list: slice 3 was never used, slice 0 was released last");
+    }
+
+    #[test]
+    fn a_restored_pool_assigns_the_same_slices() {
+        let mut pool = Pool::new(config(&[2]));
+        let mut effects = Vec::new();
+        let of = |index| (SliceId { emc: EmcId(0), index }, Generation(1));
+        let assign = |vm, slices| Command::Assign { vm: VmId(vm), host: HostId(0), slices: Slices(slices) };
+        let (first, second) = (of(0), of(1));
+        // The slice that is returned first is zeroed last.
+        for (now, command) in [
+            (1, assign(1, 1)),
+            (1, assign(2, 1)),
+            (2, Command::Return { vm: VmId(1) }),
+            (3, Command::Return { vm: VmId(2) }),
+            (4, Command::Offlined { slice: second.0, generation: second.1 }),
+            (4, Command::Scrubbed { slice: second.0, generation: second.1 }),
+            (5, Command::Offlined { slice: first.0, generation: first.1 }),
+            (5, Command::Scrubbed { slice: first.0, generation: first.1 }),
+        ] {
+            pool.apply(Ns(now), command, &mut effects).unwrap();
+        }
+        let mut restored = Pool::restore(config(&[2]), pool.kept()).unwrap();
+        for pool in [&mut pool, &mut restored] {
+            pool.apply(Ns(6), assign(3, 1), &mut effects).unwrap();
+        }
+        assert_eq!(restored.leases(), pool.leases(), "members of a group, one of which was restarted");
     }
 
     #[test]
