@@ -1,5 +1,9 @@
 """(Pond figure 21) by models that are trained every night, with intervals: `make reproduce-pond-models`.
 
+The forest may call 5 % of workloads insensitive wrongly, because five VMs of a workload must agree before one is placed on the pool
+as a whole: with 1 %, it called 1.6 % of the VMs insensitive, and 0.1 % were too slow where 2 % may be. Targets of 5, 10 and 20 %,
+of 4 and 8 % for untouched memory, and two VMs that agree in place of five, were tried on traces 1 to 3; others are measured.
+
 The traces are those of `make reproduce-pond-savings`. Of each, the last days are simulated, under all policies: every VM is
 predicted by the models of the night before, with the history of its customer until then. Memory is provisioned to the service
 level as there.
@@ -88,9 +92,16 @@ def main(arguments: Sequence[str]) -> int:
         prog="python -m thermocline.report.trained", description="Pond figure 21 by trained models, with intervals over seeds."
     )
     made.add_argument("--program", default="thermocline", metavar="PATH", help="the thermocline program (default: %(default)s)")
-    made.add_argument("--seeds", type=int, default=10, metavar="N", help="traces, 2 to 20 (default: %(default)s)")
+    made.add_argument("--seeds", type=int, default=7, metavar="N", help="traces, 2 to 20 (default: %(default)s)")
     made.add_argument(
-        "--insensitive-target", default="1%", metavar="RATIO", help="largest share of workloads called insensitive wrongly (default: 1%%)"
+        "--first-seed",
+        type=int,
+        default=4,
+        metavar="N",
+        help="seed of the first trace (default: %(default)s; the targets were chosen on traces 1 to 3)",
+    )
+    made.add_argument(
+        "--insensitive-target", default="5%", metavar="RATIO", help="largest share of workloads called insensitive wrongly (default: 5%%)"
     )
     made.add_argument("--untouched-target", default="4%", metavar="RATIO", help="largest share of VMs overpredicted (default: 4%%)")
     made.add_argument(
@@ -108,15 +119,16 @@ def main(arguments: Sequence[str]) -> int:
     results = []
     try:
         counters = trainer.workloads()
-        for seed in range(1, options.seeds + 1):
+        for seed in range(options.first_seed, options.first_seed + options.seeds):
             models = trainer.models(traces.trace(savings.SENSITIVITY[0], seed))
             case = dataclasses.replace(savings.SENSITIVITY[0], more=("--models", str(models), "--counters", str(counters)))
             results.append(traces.simulate(case, seed, tuple(PREDICTORS.values()), tuple(savings.LATENCIES.values())))
-            print(f"trace {seed} of {options.seeds}: {time.monotonic() - began:.0f} s", file=sys.stderr, flush=True)
+            print(f"trace {seed}: {time.monotonic() - began:.0f} s", file=sys.stderr, flush=True)
     except (Refused, Killed) as error:
         raise SystemExit(str(error)) from error
     data = savings.figure(results, PREDICTORS) | {
         "seeds": options.seeds,
+        "first_seed": options.first_seed,
         "first_day": FIRST_DAY,
         "insensitive_target": options.insensitive_target,
         "untouched_target": options.untouched_target,

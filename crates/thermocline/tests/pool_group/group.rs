@@ -11,7 +11,10 @@ use std::time::{Duration, Instant};
 use manager::api::GroupStatus;
 use manager::client::Client;
 
+use super::crowd;
+
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const LEASE: Duration = Duration::from_secs(20);
 pub(crate) const SLICES: u32 = 6;
 pub(crate) const SLICE_BYTES: u64 = 128 << 20;
 
@@ -21,10 +24,16 @@ pub(crate) struct Group {
     pub(crate) device: tempfile::NamedTempFile,
     pub(crate) ports: Vec<u16>,
     pub(crate) members: Vec<Option<Child>>,
+    /// Hosts that only keep their leases.
+    pub(crate) crowd: usize,
 }
 
 impl Group {
     pub(crate) fn start() -> Self {
+        Self::with_crowd(0)
+    }
+
+    pub(crate) fn with_crowd(crowd: usize) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let memory = PathBuf::from("/dev/shm");
         let device = if memory.is_dir() { tempfile::NamedTempFile::new_in(memory) } else { tempfile::NamedTempFile::new() }.unwrap();
@@ -32,7 +41,7 @@ impl Group {
         device.as_file().write_all_at(b"what was there before", 0).unwrap();
         let listeners: Vec<_> = (0..3).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
         let ports = listeners.iter().map(|listener| listener.local_addr().unwrap().port()).collect();
-        let mut group = Self { directory, device, ports, members: vec![None, None, None] };
+        let mut group = Self { directory, device, ports, members: vec![None, None, None], crowd };
         drop(listeners);
         for member in 0..3 {
             group.configure(member);
@@ -55,12 +64,14 @@ impl Group {
     }
 
     pub(crate) fn configure(&self, member: usize) {
+        let crowd: String = (0..self.crowd).map(|host| format!(", {:?}", crowd::name(host))).collect();
         let text = format!(
             "listen = \"127.0.0.1:{}\"\nledger = \"{member}/ledger.redb\"\npool_dir = \"{member}/pool\"\nslice_size = \"128MiB\"\n\
-             emcs = [{{ slices = {SLICES}, device = {:?} }}]\nhosts = [\"a\", \"b\", \"c\"]\noperators = [\"op\"]\nlease = \"20s\"\n\
+             emcs = [{{ slices = {SLICES}, device = {:?} }}]\nhosts = [\"a\", \"b\", \"c\"{crowd}]\noperators = [\"op\"]\nlease = \"{}s\"\n\
              [group]\nmembers = {:?}\nmember = {}\n",
             self.ports[member],
             self.device.path(),
+            LEASE.as_secs(),
             self.urls(),
             member + 1
         );
@@ -93,6 +104,13 @@ impl Group {
             child.kill().unwrap();
             child.wait().unwrap();
         }
+    }
+
+    /// Ends a member as its unit does.
+    pub(crate) fn end(&mut self, member: usize) {
+        self.signal(member, "-TERM");
+        let ended = self.members[member].take().unwrap().wait().unwrap();
+        assert!(ended.success(), "{ended}: {}", self.logs());
     }
 
     /// Ends a member and removes its files.

@@ -11,15 +11,19 @@ use std::time::{Duration, Instant};
 use manager::api::{AssignRequest, Code, Slices};
 use manager::client::Client;
 
+use crowd::Crowd;
 use group::{Group, PATIENCE, SLICE_BYTES, SLICES, all_free};
 use hosts::{Host, Observed};
 
+mod crowd;
 mod group;
 mod hosts;
 
 /// What a run found.
 #[derive(serde::Serialize)]
 struct Found {
+    /// Hosts with leases, two of which assign and return slices.
+    hosts: usize,
     kills: usize,
     failover_max_seconds: f64,
     failover_median_seconds: f64,
@@ -28,29 +32,37 @@ struct Found {
     leaked: u64,
     overwritten: u64,
     cycles: u64,
+    renewals: u64,
+    renewals_failed: u64,
 }
 
-/// Kills the leader again and again while two hosts assign and return slices.
-fn kill_leaders(kills: usize) -> Found {
-    let mut group = Group::start();
+/// Stops a member, and starts it again once the others have answered.
+type Stop = fn(&mut Group, usize);
+
+/// Stops members one after the other, each time that `next` names one, while two hosts assign and return slices and `crowd` more keep
+/// their leases.
+fn stop_members(stops: usize, crowd: usize, next: fn(usize, usize) -> usize, stop: Stop) -> Found {
+    let mut group = Group::with_crowd(crowd);
+    let others = Crowd::start(&group);
     let observed = Arc::new(Observed::default());
     let device = || OpenOptions::new().read(true).write(true).open(group.device.path()).unwrap();
     let hosts = ["a", "b"].map(|name| Host { name, client: group.client(PATIENCE), device: device(), observed: Arc::clone(&observed) });
     let hosts = hosts.map(|host| thread::spawn(|| host.run()));
     let client = group.client(PATIENCE);
     let mut failovers: Vec<f64> = Vec::new();
-    for _ in 0..kills {
-        let leader = group.settled();
+    for number in 0..stops {
+        let member = next(number, group.settled());
         thread::sleep(Duration::from_millis(fastrand::u64(300..1000)));
         let begin = Instant::now();
-        group.kill(leader);
-        client.lease("c", "again").unwrap();
+        stop(&mut group, member);
+        client.lease("c", "again").unwrap_or_else(|error| panic!("stop {number}, of member {member}: {error}{}", group.logs()));
         failovers.push(begin.elapsed().as_secs_f64());
-        group.spawn(leader);
+        group.spawn(member);
     }
     group.settled();
     observed.stop.store(true, Ordering::Relaxed);
     hosts.into_iter().for_each(|host| host.join().unwrap());
+    let (renewals, renewals_failed) = others.stop();
     // What was returned is free, and nothing else is assigned.
     if !all_free(&client) {
         observed.lost.fetch_add(1, Ordering::Relaxed);
@@ -59,7 +71,8 @@ fn kill_leaders(kills: usize) -> Found {
     failovers.sort_by(f64::total_cmp);
     let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
     Found {
-        kills,
+        hosts: crowd + 2,
+        kills: stops,
         failover_max_seconds: failovers.last().copied().unwrap_or_default(),
         failover_median_seconds: failovers.get(failovers.len() / 2).copied().unwrap_or_default(),
         double_owned: load(&observed.double_owned),
@@ -67,29 +80,43 @@ fn kill_leaders(kills: usize) -> Found {
         leaked: load(&observed.leaked),
         overwritten: load(&observed.overwritten),
         cycles: load(&observed.cycles),
+        renewals,
+        renewals_failed,
     }
+}
+
+/// Kills the leader again and again.
+fn kill_leaders(kills: usize, crowd: usize) -> Found {
+    stop_members(kills, crowd, |_, leader| leader, Group::kill)
 }
 
 fn check(found: &Found) {
     println!("{}", serde_json::to_string_pretty(found).unwrap());
     assert_eq!((found.double_owned, found.requests_lost, found.leaked, found.overwritten), (0, 0, 0, 0));
     assert!(found.cycles > 0, "the hosts did nothing");
+    assert_eq!(found.renewals_failed, 0, "of {} renewals", found.renewals);
 }
 
 #[test]
 fn a_killed_leader_is_replaced_and_no_slice_has_two_owners() {
-    check(&kill_leaders(3));
+    check(&kill_leaders(3, 8));
 }
 
 #[test]
 #[ignore = "minutes; make test-pool-group"]
 fn the_leader_is_killed_fifty_times() {
-    let found = kill_leaders(50);
+    let found = kill_leaders(50, 998);
     if let Some(path) = std::env::var_os("POOL_GROUP_RESULT") {
         std::fs::write(path, serde_json::to_string_pretty(&found).unwrap() + "\n").unwrap();
     }
     check(&found);
     assert!(found.failover_max_seconds < 2.0, "a failover took {} s", found.failover_max_seconds);
+}
+
+/// As an operator does who installs another version.
+#[test]
+fn members_are_restarted_one_after_the_other() {
+    check(&stop_members(3, 8, |number, _| number, Group::end));
 }
 
 #[test]
