@@ -103,7 +103,7 @@ impl Slot {
     }
 }
 
-/// A guest of a pool that got pool memory by a model, and has ended. Its host is the machine.
+/// A guest of a pool that says something of a model, and has ended. Its host is the machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PoolGuest {
     /// When it started.
@@ -112,8 +112,10 @@ pub struct PoolGuest {
     pub end_unix_ms: UnixMillis,
     /// The bundle with the model; 0 if it is none of those that are compared.
     pub bundle: u64,
-    /// Whether it touched more of the pool memory than is tolerated.
-    pub touched: bool,
+    /// Whether the model had no prediction for it, although its customer has a history. `None`: unknown.
+    pub unpredicted: Option<bool>,
+    /// Whether it touched more of the pool memory that the model gave it than is tolerated. `None`: it got none.
+    pub touched: Option<bool>,
     /// Whether its pool memory was moved to local memory.
     pub mitigated: bool,
 }
@@ -121,9 +123,16 @@ pub struct PoolGuest {
 impl Slot {
     /// Adds a guest of a pool as an entry.
     pub fn add_guest(&mut self, guest: &PoolGuest) {
-        let PoolGuest { start_unix_ms, end_unix_ms, bundle, touched, mitigated } = *guest;
+        let PoolGuest { start_unix_ms, end_unix_ms, bundle, unpredicted, touched, mitigated } = *guest;
         let one = |whether: bool| f64::from(u8::from(whether));
-        let sums = Sums { pool_guests: 1.0, pool_touched: one(touched), pool_mitigated: one(mitigated), ..Sums::default() };
+        let sums = Sums {
+            pool_guests: one(touched.is_some()),
+            pool_touched: one(touched == Some(true)),
+            pool_mitigated: one(touched.is_some() && mitigated),
+            pool_asked: one(unpredicted.is_some()),
+            pool_unpredicted: one(unpredicted == Some(true)),
+            ..Sums::default()
+        };
         let (bundles, latest_bundle) = (BTreeSet::from([bundle]), (start_unix_ms, bundle));
         let starts_unix_ms = BTreeSet::new();
         self.merge(&Self {

@@ -157,6 +157,14 @@ pub const METRICS: &[Metric] = &[
         better: Better::Lower,
         part: |sums| (sums.pool_mitigated, sums.pool_guests),
     },
+    Metric {
+        name: "pool_unpredicted",
+        meaning: "share of a pool's guests for which a model had no prediction, although their customer has a history: they differ from \
+                  its training data, or it is not valid at their time",
+        unit: Unit::Ratio,
+        better: Better::Lower,
+        part: |sums| (sums.pool_unpredicted, sums.pool_asked),
+    },
 ];
 
 /// Sums over some entries of a machine. Levels are weighted with time, in bytes times milliseconds.
@@ -203,6 +211,10 @@ pub struct Sums {
     pub pool_touched: f64,
     /// Of them, those whose pool memory was moved to local memory.
     pub pool_mitigated: f64,
+    /// Guests of a pool with a history for which a model was asked, and that have ended.
+    pub pool_asked: f64,
+    /// Of them, those for which it had no prediction.
+    pub pool_unpredicted: f64,
     /// Promotion rates of all entries with far memory on.
     pub rates: Rates,
 }
@@ -245,7 +257,7 @@ impl Sums {
     pub fn merge(&mut self, other: &Self) {
         let Self { time_ms, memory, saved, far, cold, working_set, working_set_minutes, promoted, .. } = other;
         let Self { cold_accesses, memory_stall_us, io_stall_us, lost_us, own_work_us, offload_cpu_us, oom_kills, over, .. } = other;
-        let Self { pool_guests, pool_touched, pool_mitigated, rates, .. } = other;
+        let Self { pool_guests, pool_touched, pool_mitigated, pool_asked, pool_unpredicted, rates, .. } = other;
         for (sum, part) in [
             (&mut self.time_ms, time_ms),
             (&mut self.memory, memory),
@@ -266,6 +278,8 @@ impl Sums {
             (&mut self.pool_guests, pool_guests),
             (&mut self.pool_touched, pool_touched),
             (&mut self.pool_mitigated, pool_mitigated),
+            (&mut self.pool_asked, pool_asked),
+            (&mut self.pool_unpredicted, pool_unpredicted),
         ] {
             *sum += part;
         }

@@ -32,10 +32,12 @@ pub mod host;
 pub mod memory;
 pub mod metrics;
 pub mod monitor;
+pub mod prediction;
 pub mod process;
 pub mod settings;
 pub mod share;
 pub mod socket;
 #[cfg(test)]
 mod testing;
+pub mod touched;
 pub mod vm;

@@ -1,6 +1,7 @@
 //! Guests: the request to start one, and the record that the host keeps of it.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
 
 use manager::api::Slice;
 use serde::{Deserialize, Serialize};
@@ -9,10 +10,13 @@ use units::Bytes;
 
 use crate::driver::{Machine, Usage};
 use crate::drivers::description::Description;
+use crate::events::label;
 use crate::free_memory::FreeMemory;
 use crate::monitor::Verdict;
+use crate::prediction::Prediction;
 use crate::process::Process;
 use crate::share::Share;
+use crate::touched::Touched;
 
 /// Longest name in bytes. Names are part of the paths of sockets, which are short.
 pub const NAME_MAX: usize = 32;
@@ -159,9 +163,15 @@ pub struct Record {
     /// The most of its pool memory that it had touched at any sample.
     #[serde(default)]
     pub pool_touched_bytes: Option<Bytes>,
+    /// The memory that it had touched, over time.
+    #[serde(default)]
+    pub touched_over_time: Touched,
     /// The model that gave it pool memory as untouched: the end of its training.
     #[serde(default)]
     pub model: Option<i64>,
+    /// What the model of untouched memory answered. `None`: there was no model, or the request set the pool memory.
+    #[serde(default)]
+    pub prediction: Option<Prediction>,
     /// Its process. `None` before the process is known and after its exit.
     pub process: Option<Process>,
     /// Slices that its process still maps.
@@ -181,6 +191,9 @@ pub struct Record {
     pub counted: Option<CounterSample>,
     /// The monitor's last verdict.
     pub verdict: Option<Verdict>,
+    /// How many samples had which verdict, by its name.
+    #[serde(default)]
+    pub verdicts: BTreeMap<String, u64>,
     /// Free memory at the last request to release its slices.
     pub free_memory: Option<FreeMemory>,
     /// Events, the latest last.
@@ -206,7 +219,9 @@ impl Record {
             started_at: None,
             touched_bytes: None,
             pool_touched_bytes: None,
+            touched_over_time: Touched::default(),
             model: None,
+            prediction: None,
             process: None,
             mapped: Vec::new(),
             assigned: false,
@@ -216,6 +231,7 @@ impl Record {
             samples: Samples::default(),
             counted: None,
             verdict: None,
+            verdicts: BTreeMap::new(),
             free_memory: None,
             events: VecDeque::new(),
         }
@@ -233,10 +249,19 @@ impl Record {
         self.mapped.iter().map(|slice| slice.bytes).sum()
     }
 
-    /// Adds what was touched at a sample.
-    pub fn add_touched(&mut self, usage: &Usage) {
-        self.touched_bytes = self.touched_bytes.max(Some(usage.local_touched_bytes + usage.pool_touched_bytes));
+    /// Adds what was touched at a sample, in seconds since 1970. Samples are taken each `period`.
+    pub fn add_touched(&mut self, usage: &Usage, at: f64, period: Duration) {
+        let touched = usage.local_touched_bytes + usage.pool_touched_bytes;
+        self.touched_bytes = self.touched_bytes.max(Some(touched));
         self.pool_touched_bytes = self.pool_touched_bytes.max(Some(usage.pool_touched_bytes));
+        let age = Duration::try_from_secs_f64(self.started_at.map_or(0.0, |started| at - started)).unwrap_or_default();
+        self.touched_over_time.add(age, touched, period);
+    }
+
+    /// Sets the verdict of a sample. Returns whether it differs from the one before.
+    pub fn add_verdict(&mut self, verdict: Verdict) -> bool {
+        *self.verdicts.entry(label(verdict)).or_default() += 1;
+        self.verdict.replace(verdict) != Some(verdict)
     }
 
     /// Records an event and logs it.

@@ -1,4 +1,4 @@
-//! `thermocline pool models judge`: what happened to the guests that got pool memory by each model, on all hosts.
+//! `thermocline pool models judge`: what each model predicted and what became of the guests that got pool memory by it, on all hosts.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::process::ExitCode;
@@ -78,6 +78,9 @@ struct Model {
     #[serde(flatten)]
     outcome: Outcome,
     mitigated: u32,
+    /// Guests with a history for which the model was asked, and those for which it had no prediction.
+    asked: u32,
+    unpredicted: u32,
     verdict: Verdict,
 }
 
@@ -94,6 +97,8 @@ struct Sums {
     hosts: BTreeSet<String>,
     outcome: Outcome,
     mitigated: u32,
+    asked: u32,
+    unpredicted: u32,
 }
 
 /// Judges each model, and exits by the verdict on the newest.
@@ -109,15 +114,23 @@ pub(super) fn judge(format: Format, arguments: &Judge) -> Result<ExitCode> {
         let path = copy.path();
         let read = judged(path, tolerated, &mut |guest| {
             let model = sums.entry(guest.model).or_default();
-            model.outcome.add(guest.touched);
-            model.mitigated += u32::from(guest.mitigated);
+            if let Some(touched) = guest.touched {
+                model.outcome.add(touched);
+                model.mitigated += u32::from(guest.mitigated);
+            }
+            model.asked += u32::from(guest.unpredicted.is_some());
+            model.unpredicted += u32::from(guest.unpredicted == Some(true));
             model.hosts.insert(guest.host);
         });
         damaged_lines += read.with_context(|| format!("cannot read {}", path.display()))?;
     }
     let models: Vec<Model> = sums.into_iter().rev().map(|(id, sums)| model(arguments, id, &sums)).collect();
     let Some(newest) = models.first().map(|model| model.verdict) else {
-        bail!("{} has no guest that got pool memory by a model and ran for {:?}", arguments.store, arguments.counted.least_life);
+        let life = arguments.counted.least_life;
+        bail!(
+            "{} has no guest that got pool memory by a model and ran for {life:?}, and none for which a model was asked",
+            arguments.store
+        );
     };
     let report = Report { target: arguments.target, models, damaged_lines };
     print(format, &report, || text(&report))?;
@@ -132,11 +145,12 @@ fn model(arguments: &Judge, id: ModelId, sums: &Sums) -> Model {
     } else {
         Verdict::NoHarm
     };
-    Model { trained_until_unix_s: id, hosts: sums.hosts.len(), outcome: sums.outcome, mitigated: sums.mitigated, verdict }
+    let Sums { ref hosts, outcome, mitigated, asked, unpredicted } = *sums;
+    Model { trained_until_unix_s: id, hosts: hosts.len(), outcome, mitigated, asked, unpredicted, verdict }
 }
 
 fn text(report: &Report) -> String {
-    let mut table = Table::new(&["<trained until", "hosts", "guests", "touched", "share", "mitigated", "<verdict"]);
+    let mut table = Table::new(&["<trained until", "hosts", "guests", "touched", "share", "mitigated", "unpredicted", "<verdict"]);
     for model in &report.models {
         let Outcome { guests, touched } = model.outcome;
         let until = u64::try_from(model.trained_until_unix_s).map_or_else(|_| model.trained_until_unix_s.to_string(), rfc3339);
@@ -146,7 +160,9 @@ fn text(report: &Report) -> String {
             Verdict::NoHarm => "no harm shown",
             Verdict::TooFew => "too few guests",
         };
-        table.row(&[&until, &model.hosts, &guests, &touched, &share, &model.mitigated, &verdict]);
+        let unpredicted =
+            RatioPpm::of(model.unpredicted.into(), model.asked.into()).map_or_else(|| "-".to_owned(), |share| share.to_string());
+        table.row(&[&until, &model.hosts, &guests, &touched, &share, &model.mitigated, &unpredicted, &verdict]);
     }
     let damaged = if report.damaged_lines > 0 { format!("{} damaged lines were skipped\n", report.damaged_lines) } else { String::new() };
     format!("{table}{damaged}target: {} of the guests may touch their pool memory\n", report.target)

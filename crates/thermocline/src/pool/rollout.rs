@@ -25,7 +25,7 @@ use crate::fleet::rollout::steps::{Source, run_by, step_by};
 use crate::options::Format;
 
 /// The figures that records of guests have.
-const FIGURES: [&str; 2] = ["pool_touched", "pool_mitigated"];
+const FIGURES: [&str; 3] = ["pool_touched", "pool_mitigated", "pool_unpredicted"];
 
 #[derive(Debug, Args)]
 pub(crate) struct Step {
@@ -101,8 +101,8 @@ impl Source for Lives {
                 let host = MachineId { cluster: String::new(), machine: guest.host };
                 let slots = machines.entry(host).or_insert_with(|| vec![Slot::default(); evaluation::SLOTS]);
                 let bundle = if guest.model == model { bundle } else { 0 };
-                let (touched, mitigated) = (guest.touched, guest.mitigated);
-                slots[slot].add_guest(&PoolGuest { start_unix_ms, end_unix_ms, bundle, touched, mitigated });
+                let (unpredicted, touched, mitigated) = (guest.unpredicted, guest.touched, guest.mitigated);
+                slots[slot].add_guest(&PoolGuest { start_unix_ms, end_unix_ms, bundle, unpredicted, touched, mitigated });
             });
             let damaged = read.with_context(|| format!("cannot read {}", path.display()))?;
             if damaged > 0 {
@@ -114,7 +114,7 @@ impl Source for Lives {
 }
 
 /// A plan for the machines of agents waits for figures that no record of a guest has.
-fn check(plan: &Plan) -> Result<()> {
+pub(super) fn check(plan: &Plan) -> Result<()> {
     for guard in &plan.guards {
         let is_known = match &guard.watched {
             Watched::Metric(name) => FIGURES.contains(&name.as_str()),

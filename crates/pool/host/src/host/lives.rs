@@ -15,12 +15,14 @@ use units::{Bytes, RatioPpm};
 
 use super::models::{ModelId, Models};
 use super::settings::{Refused, Settings, Tolerated};
+use crate::prediction::Prediction;
+use crate::touched::Touched;
 use crate::vm::{Record, Samples};
 
 /// Version of the format of a line.
 const VERSION: u32 = 1;
 const LIVES: &str = "lives.jsonl";
-/// Size at which the file is put aside, in place of the one that was before: some 100,000 guests.
+/// Size at which the file is put aside, in place of the one that was before: some 60,000 guests.
 const FILE_MAX: u64 = 64 << 20;
 /// Longest line.
 pub const LINE_MAX: u64 = 64 << 10;
@@ -32,30 +34,37 @@ pub fn files(directory: &Path) -> [PathBuf; 2] {
     [path.with_extension("1.jsonl"), path]
 }
 
-/// A guest that has ended and got pool memory by a model.
+/// A guest that has ended, and what it says of a model of untouched memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Judged {
     /// The model.
     pub model: ModelId,
     /// The host, as it names itself.
     pub host: String,
-    /// Whether it touched more of its pool memory than is tolerated.
-    pub touched: bool,
-    /// Whether its memory was moved home.
+    /// Whether the model could not predict for it ([`crate::prediction::Answer::is_missing`]). `None`: that says nothing of the model, or
+    /// the host is too old to record it.
+    pub unpredicted: Option<bool>,
+    /// Whether it touched more of the pool memory that the model gave it than is tolerated. `None`: it got none, or ran for too short
+    /// a time.
+    pub touched: Option<bool>,
+    /// Whether that memory was moved home.
     pub mitigated: bool,
     /// When it arrived and when it departed, in seconds since 1970.
     pub lived_unix_s: (i64, i64),
 }
 
-/// Reads the guests of a file that got pool memory by a model and ran for long enough. Returns the number of damaged lines.
+/// Reads the guests of a file that say something of a model. Returns the number of damaged lines.
 ///
 /// # Errors
 /// Any error of reading the file.
 pub fn judged(path: &Path, tolerated: Tolerated, each: &mut dyn FnMut(Judged)) -> std::io::Result<u64> {
     each_life(File::open(path)?, &mut |life| {
-        if let Some((model, touched)) = life.outcome(tolerated) {
+        let touched = life.outcome(tolerated).map(|(_, touched)| touched);
+        let unpredicted = life.prediction.and_then(|prediction| prediction.answer.is_missing());
+        let model = life.model.or(life.prediction.map(|prediction| prediction.model));
+        if let Some(model) = model.filter(|_| touched.is_some() || unpredicted.is_some()) {
             let lived_unix_s = (life.arrival, life.departure);
-            each(Judged { model, touched, host: life.host, mitigated: life.mitigated, lived_unix_s });
+            each(Judged { model, host: life.host, unpredicted, touched, mitigated: life.mitigated, lived_unix_s });
         }
     })
 }
@@ -95,10 +104,19 @@ pub(super) struct Life {
     pool_bytes: Bytes,
     /// The most memory that it had touched at any sample. `None`: it was never sampled.
     pub(super) touched_bytes: Option<Bytes>,
+    /// The memory that it had touched, over time.
+    #[serde(default)]
+    touched_over_time: Touched,
     mitigated: bool,
+    /// How many samples had which verdict of the monitor.
+    #[serde(default)]
+    verdicts: BTreeMap<String, u64>,
     /// The model that gave it pool memory as untouched.
     #[serde(default)]
     model: Option<ModelId>,
+    /// What the model of untouched memory answered for it.
+    #[serde(default)]
+    prediction: Option<Prediction>,
     /// The most of its pool memory that it had touched at any sample.
     #[serde(default)]
     pool_touched_bytes: Option<Bytes>,
@@ -128,8 +146,11 @@ impl Life {
             location: vm.location.clone(),
             pool_bytes: record.machine.pool_bytes(),
             touched_bytes: record.touched_bytes,
+            touched_over_time: record.touched_over_time.clone(),
             mitigated: record.mitigated,
+            verdicts: record.verdicts.clone(),
             model: record.model,
+            prediction: record.prediction,
             pool_touched_bytes: record.pool_touched_bytes,
             samples: record.samples,
             counters: record.counted.as_ref().map(|counted| counted.counters.clone()).unwrap_or_default(),

@@ -8,11 +8,11 @@ use manager::client::Error;
 use predict::Untouched;
 use units::Bytes;
 
-use super::models::ModelId;
 use super::settings::Refused;
 use super::table::{Claim, DAMAGED, Guest, Host, now};
 use crate::capacity::is_clean;
 use crate::events::Event;
+use crate::prediction::Prediction;
 use crate::share::{self, Share, Why};
 use crate::vm::{Record, Request, State};
 
@@ -34,8 +34,8 @@ impl Host {
     fn start_checked(&self, request: Request) -> Result<Record, Refused> {
         request.check().map_err(Refused)?;
         self.driver.check(request.description.as_ref()).map_err(Refused)?;
-        let (share, model) = self.share(&request)?;
-        let mut guest = self.reserve(request, share, model)?;
+        let (share, prediction) = self.share(&request)?;
+        let mut guest = self.reserve(request, share, prediction)?;
         let started = self.bring_up(&mut guest);
         if let Err(why) = started {
             guest.note(format!("did not start: {why}"));
@@ -46,8 +46,8 @@ impl Host {
         Ok(guest.record.clone())
     }
 
-    /// Decides how the guest's memory is divided. Returns also the model whose prediction decided, if one did.
-    fn share(&self, request: &Request) -> Result<(Share, Option<ModelId>), Refused> {
+    /// Decides how the guest's memory is divided. Returns also what the model of untouched memory answered, if it was asked.
+    fn share(&self, request: &Request) -> Result<(Share, Option<Prediction>), Refused> {
         let (memory, local_min) = (request.memory(), self.settings.local_min);
         let local = |why| Ok((Share::local(memory, why), None));
         match (request.pool_bytes, self.capacity.slice_size(), self.predictor()) {
@@ -68,20 +68,19 @@ impl Host {
                 let decision = self.predict(&predictor, &request.vm);
                 log::info!("guest {}: {decision:?}", request.name);
                 let share = share::predicted(memory, &decision, slice, local_min);
-                if share.why != Why::Untouched {
-                    return Ok((share, None));
-                }
-                if self.models().is_some_and(|models| models.has_failed()) {
-                    return local(Why::ModelFailed);
-                }
                 // Of the models that predicted: those in use may have been replaced since.
-                Ok((share, predictor.untouched().map(Untouched::trained_until)))
+                let model = predictor.untouched().map(Untouched::trained_until);
+                let prediction = model.map(|model| Prediction { model, answer: decision.reason.into() });
+                if share.why == Why::Untouched && self.models().is_some_and(|models| models.has_failed()) {
+                    return Ok((Share::local(memory, Why::ModelFailed), prediction));
+                }
+                Ok((share, prediction))
             }
         }
     }
 
     /// Adds the guest to the table, where its local memory counts as used.
-    fn reserve(&self, request: Request, share: Share, model: Option<ModelId>) -> Result<Claim<'_>, Refused> {
+    fn reserve(&self, request: Request, share: Share, prediction: Option<Prediction>) -> Result<Claim<'_>, Refused> {
         if let Some((name, why)) = self.damaged().into_iter().next() {
             return Err(Refused(format!("guest {name}: {why}. {DAMAGED}")));
         }
@@ -101,7 +100,8 @@ impl Host {
         }
         let name = request.name.clone();
         let mut record = Record::new(request, share);
-        record.model = model;
+        record.model = prediction.filter(|_| share.why == Why::Untouched).map(|prediction| prediction.model);
+        record.prediction = prediction;
         let pool = record.request.memory() - share.local_bytes;
         record.note(now(), format!("{} bytes from the pool, {} local: {:?}", pool.0, share.local_bytes.0, share.why));
         table.guests.insert(name, Guest { record: record.clone(), busy: Some("starting") });

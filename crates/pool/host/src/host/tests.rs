@@ -22,6 +22,7 @@ use crate::{accesses, free_memory, monitor};
 
 mod counters;
 mod failures;
+mod lives;
 mod metrics;
 mod models;
 mod predictions;

@@ -36,7 +36,7 @@ impl Host {
     /// Updates the most memory that a guest has touched.
     pub(super) fn sample_touched(&self, guest: &mut Claim<'_>, process: &Process) {
         match self.driver.touched(&guest.machine, process) {
-            Ok(usage) => guest.add_touched(&usage),
+            Ok(usage) => guest.add_touched(&usage, now(), self.settings.period),
             Err(error) => log::debug!("guest {}: {error}", guest.request.name),
         }
     }
@@ -50,7 +50,7 @@ impl Host {
                 return;
             }
         };
-        guest.add_touched(&usage);
+        guest.add_touched(&usage, now(), self.settings.period);
         let before = guest.usage.replace(usage);
         let is_first = before.is_none();
         if !is_first && let Seen::By(_) = usage.seen {
@@ -70,7 +70,7 @@ impl Host {
         let verdict = if is_first { Verdict::AsPredicted } else { self.judge(guest, &subject, &usage) };
         self.counts.count(Event::Verdict, label(verdict));
         let same_seen = before.is_some_and(|before| before.seen == usage.seen);
-        if guest.verdict.replace(verdict) != Some(verdict) || !same_seen {
+        if guest.add_verdict(verdict) || !same_seen {
             // Counters of an earlier sample are no reason for this verdict.
             let score = by_counters.and(guest.counted.as_ref()).and_then(|counted| counted.score);
             guest.note(describe(verdict, &usage, subject.pool_bytes, score));
