@@ -173,6 +173,8 @@ def served(program: str, trace: Path, model: Path, forest: Path, about: dict[str
     [
         (("train", "untouched", "--trace", "{empty}", "--out", "{out}"), "not a Parquet file"),
         (("train", "untouched", "--trace", "{missing}", "--out", "{out}"), "missing"),
+        (("train", "untouched", "--lives", "{missing}", "--program", "{missing}", "--out", "{out}"), "name it by --program"),
+        (("train", "untouched", "--lives", "{missing}", "--program", "false", "--out", "{out}"), "cannot import the records in"),
         (("train", "nights", "--trace", "{empty}", "--out", "{out}"), "not a Parquet file"),
         (("train", "insensitive", "--samples", "{empty}", "--out", "{out}"), "0 samples"),
         (("evaluate", "insensitive", "--samples", "{wrong}"), "line 1"),

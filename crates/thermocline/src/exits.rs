@@ -19,6 +19,7 @@ pub(crate) fn described(words: &[&str]) -> String {
         ["pool", "accesses"] => "3  the accesses of the process cannot be seen\n  130  interrupted",
         ["pool", "doctor"] => "3  the machine has no memory for a pool",
         ["pool", "models", "judge"] => "3  the newest model fails, or has too few guests",
+        ["pool", "models", "publish"] => "3  the bundle is published, and its rollout by --plan does not begin",
         ["rollout", "rehearse"] => "3  the bundle did not reach the whole fleet",
         ["reproduce"] => "3  a figure was not reproduced",
         ["replay"] => "3  decisions differ from the recorded ones, or there are none",

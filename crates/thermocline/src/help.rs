@@ -114,6 +114,7 @@ const EXAMPLES: &[&str] = &[
     "thermocline pool predict --model untouched.onnx --request request.json",
     "thermocline pool lives send --config pool-host.toml",
     "thermocline pool models publish --untouched untouched.onnx --store s3://pool/models --root models-root.json --keys keys",
+    "thermocline pool models publish --untouched untouched.onnx --plan plan.toml --store s3://pool/models --root models-root.json --keys keys",
     "thermocline pool models fetch --config pool-host.toml",
     "thermocline pool models judge --store s3://pool/lives --target 4%",
     "thermocline pool models step --lives s3://pool/lives --store s3://pool/models --root models-root.json --keys keys/",

@@ -18,8 +18,17 @@ fn unit(name: &str) -> String {
 }
 
 /// Units that end, which their timers start.
-const ONCE: [&str; 2] = ["thermocline-pool-models.service", "thermocline-pool-lives.service"];
-const TIMERS: [&str; 2] = ["thermocline-pool-models.timer", "thermocline-pool-lives.timer"];
+const ONCE: [&str; 4] = [
+    "thermocline-pool-models.service",
+    "thermocline-pool-lives.service",
+    "thermocline-pool-rollout.service",
+    "thermocline-pool-training.service",
+];
+const TIMERS: [&str; 4] =
+    ["thermocline-pool-models.timer", "thermocline-pool-lives.timer", "thermocline-pool-rollout.timer", "thermocline-pool-training.timer"];
+
+/// What this program does not do itself: it is installed from the wheel, and the unit of the training starts it first.
+const LEARN: &str = "/opt/thermocline/bin/thermocline-learn";
 
 /// By which the agent reaches the network process.
 const SOCKET: &str = "thermocline-network.socket";
@@ -32,10 +41,11 @@ fn values<'a>(unit: &'a str, key: &str) -> Vec<&'a str> {
 #[test]
 fn what_units_start_is_a_command_of_this_program() {
     for name in UNITS.into_iter().chain(ONCE) {
-        let text = unit(name);
-        let [start] = values(&text, "ExecStart")[..] else { panic!("{name}: {text}") };
-        // Options of the environment come last.
-        let mut words = start.split(' ').filter(|word| !word.starts_with('$'));
+        let text = unit(name).replace("\\\n", "");
+        let starts: Vec<&str> = values(&text, "ExecStart").into_iter().filter(|start| !start.starts_with(LEARN)).collect();
+        let [start] = starts[..] else { panic!("{name}: {text}") };
+        // Values of the environment are in braces. Options of it are not, and come last.
+        let mut words = start.split_whitespace().filter(|word| !word.starts_with('$') || word.starts_with("${"));
         assert_eq!(words.next(), Some("/usr/bin/thermocline"), "{name}");
         // What comes before is read first, and refused if it is not known.
         let output = Command::new(env!("CARGO_BIN_EXE_thermocline")).args(words).arg("--help").output().unwrap();
@@ -82,7 +92,8 @@ fn systemd_knows_every_line() {
     }
     for name in UNITS.into_iter().chain(ONCE).chain(TIMERS).chain([SOCKET]) {
         // The program need not be installed to be verified.
-        let text = unit(name).replace("/usr/bin/thermocline", env!("CARGO_BIN_EXE_thermocline"));
+        let program = env!("CARGO_BIN_EXE_thermocline");
+        let text = unit(name).replace(LEARN, program).replace("/usr/bin/thermocline", program);
         let path = directory.path().join(name);
         std::fs::write(&path, text).unwrap();
         let output = Command::new("systemd-analyze").args(["verify", "--man=no"]).arg(&path).output().unwrap();

@@ -11,7 +11,7 @@ from pathlib import Path
 from thermocline.tune.quantity import number, ratio
 
 from . import commands, generate, insensitive, untouched, workloads
-from .commands import Failed
+from .lives import Failed
 from .vms import BadTrace
 from .workloads import BadSamples
 
@@ -100,7 +100,12 @@ def _seed_and_out(of: argparse.ArgumentParser, name: str) -> None:
 
 def _train(kinds: Kinds[argparse.ArgumentParser]) -> None:
     made = _command(kinds, "untouched", commands.train_untouched, "train the untouched-memory model on a trace, as of its end")
-    made.add_argument("--trace", required=True, type=Path, metavar="FILE.parquet", help="a VM trace with customers and untouched memory")
+    source = made.add_mutually_exclusive_group(required=True)
+    source.add_argument("--trace", type=Path, metavar="FILE.parquet", help="a VM trace with customers and untouched memory")
+    source.add_argument("--lives", metavar="URL", help="the store to which pool hosts send the records of their guests (lives_store)")
+    made.add_argument(
+        "--program", default="thermocline", metavar="FILE", help="the program that imports those records (default: %(default)s)"
+    )
     made.add_argument("--target", type=ratio, default=0.04, metavar="RATIO", help="largest share of VMs to overpredict (default: 4%%)")
     made.add_argument("--out", required=True, type=Path, metavar="FILE.onnx", help="output file")
     made = _command(kinds, "nights", commands.train_nights, "train that model for every night of a trace, for `pool simulate --models`")

@@ -12,8 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from . import bitbrains, curves, export, features, generate, insensitive, pair, untouched, vms, workloads
+from . import bitbrains, curves, export, features, generate, insensitive, lives, pair, untouched, vms, workloads
 from .curves import Point
+from .lives import Failed
 
 Act = Callable[[argparse.Namespace], int]
 
@@ -22,10 +23,6 @@ DIFFERENCE_MAX = 1e-5
 
 _CHECKED = 5000
 """Number of VMs or workloads in that check."""
-
-
-class Failed(Exception):
-    """The command cannot be carried out."""
 
 
 def generate_vms(options: argparse.Namespace) -> int:
@@ -55,9 +52,9 @@ def _fitted(options: argparse.Namespace, fit: Sequence[generate.Fitted], descrip
 
 
 def train_untouched(options: argparse.Namespace) -> int:
-    """Trains the untouched-memory model as of the end of a trace."""
-    _progress(f"reading {options.trace}")
-    known = features.known(vms.read(options.trace))
+    """Trains the untouched-memory model as of the end of a trace, or of the records of pool hosts."""
+    _progress(f"reading {options.trace or options.lives}")
+    known = features.known(vms.read(options.trace) if options.trace else lives.read(options.lives, options.program))
     now = int(known.vms.arrival.max()) + 1
     today = now // vms.DAY
     first = int(known.vms.arrival.min()) // vms.DAY

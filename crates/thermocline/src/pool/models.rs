@@ -1,6 +1,6 @@
 //! `thermocline pool models`: signed models for the hosts of a pool.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -14,8 +14,9 @@ use config::bundle::rfc3339;
 use config::{Bundle, Config};
 use predict::{Insensitive, Untouched};
 
-use crate::fleet::rollout::arguments::Signing;
-use crate::fleet::rollout::{operator, print_change, reader};
+use crate::exits;
+use crate::fleet::rollout::arguments::{Driver, Signing, Start};
+use crate::fleet::rollout::{operator, print_change, reader, steps};
 use crate::options::Format;
 use crate::output::print;
 use crate::values::duration;
@@ -51,6 +52,10 @@ pub(crate) struct Publish {
     /// How long hosts follow the bundle
     #[arg(long, value_name = "DURATION", default_value = "30d", value_parser = lifetime)]
     expires: Duration,
+    /// Also begin the staged rollout of the bundle by this plan. It does not begin while another one runs, or before a first bundle was
+    /// assigned
+    #[arg(long, value_name = "FILE")]
+    plan: Option<PathBuf>,
     #[command(flatten)]
     signing: Signing,
 }
@@ -80,7 +85,7 @@ fn lifetime(text: &str) -> Result<Duration, String> {
 /// Runs a command about models.
 pub(super) fn models(format: Format, command: &Models) -> Result<ExitCode> {
     match command {
-        Models::Publish(arguments) => publish(format, arguments)?,
+        Models::Publish(arguments) => return publish(format, arguments),
         Models::Fetch(arguments) => fetch(format, arguments)?,
         Models::Step(arguments) => super::rollout::step(format, arguments)?,
         Models::Judge(arguments) => return super::judge::judge(format, arguments),
@@ -92,9 +97,10 @@ fn now_unix_s() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_secs())
 }
 
-fn publish(format: Format, arguments: &Publish) -> Result<()> {
-    let Publish { untouched, insensitive, id, expires, signing } = arguments;
-    // A file that no host could use is not published.
+fn publish(format: Format, arguments: &Publish) -> Result<ExitCode> {
+    let Publish { untouched, insensitive, id, expires, plan, signing } = arguments;
+    // A file that no host could use is not published, nor is any if its rollout could not be evaluated.
+    plan.as_deref().map(|file| super::rollout::check(&steps::plan_of(Some(file))?)).transpose()?;
     untouched.as_deref().map(Untouched::load).transpose()?;
     insensitive.as_deref().map(Insensitive::load).transpose()?;
     let read = |file: &Option<PathBuf>| {
@@ -122,7 +128,24 @@ fn publish(format: Format, arguments: &Publish) -> Result<()> {
     let changed = operator(&config, signing)?.change(Published::PublishModels(&bundle, &files), signing.dry_run)?;
     let names: Vec<&str> = bundle.models.by_name().into_iter().filter(|(_, digest)| digest.is_some()).map(|(name, _)| name).collect();
     let (version, until) = (bundle.version, rfc3339(bundle.expires_unix_s));
-    print_change(format, &changed, &format!("bundle {version} ({}) of {}, valid until {until}", bundle.id, names.join(" and ")))
+    print_change(format, &changed, &format!("bundle {version} ({}) of {}, valid until {until}", bundle.id, names.join(" and ")))?;
+    plan.as_deref().map_or(Ok(ExitCode::SUCCESS), |plan| begin(&config, format, version, plan, signing))
+}
+
+/// Begins the staged rollout of a bundle that was published now, if nothing is in its way.
+fn begin(config: &Config, format: Format, version: u64, plan: &Path, signing: &Signing) -> Result<ExitCode> {
+    if let Some(why) = steps::obstacle(config, &signing.repository)? {
+        log::warn!("the rollout of bundle {version} does not begin: {why}");
+        return Ok(exits::negative());
+    }
+    if signing.dry_run {
+        let would = serde_json::json!({ "begins": version, "dry_run": true });
+        print(format, &would, || format!("dry run, nothing is written: the rollout of bundle {version} begins by {}\n", plan.display()))?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let driver = Driver { signing: signing.clone(), trace: None, log: None };
+    steps::start(config, format, &Start { version, plan: Some(plan.to_owned()), id: None, previous: None, driver })?;
+    Ok(ExitCode::SUCCESS)
 }
 
 fn fetch(format: Format, arguments: &Fetch) -> Result<()> {

@@ -11,17 +11,17 @@ use ::rollout::guard::{Values, Watched};
 use ::rollout::journal::{Event, Journal, Latest};
 use ::rollout::plan::Plan;
 use ::rollout::prometheus;
-use ::rollout::repository::{Change, Operator};
+use ::rollout::repository::{Change, Contents, Operator};
 use ::rollout::stage::{self, Action, Evaluation, Phase, State};
 use anyhow::{Context, Result, bail};
 use config::Config;
 use trace::calendar;
 use units::{RatioPpm, UnixMillis};
 
-use super::arguments::{Act, Driver, PlanArguments, RunArguments, Signing, Start, StatusArguments};
-use super::status::{self, NOT_STARTED};
+use super::arguments::{Act, Driver, PlanArguments, Repository, RunArguments, Signing, Start, StatusArguments};
+use super::status::{self, NOT_STARTED, Status};
 use super::words::{self, Stepped};
-use super::{operator, store};
+use super::{operator, reader, store};
 use crate::options::Format;
 use crate::output::print;
 use crate::signals;
@@ -30,7 +30,7 @@ use crate::signals;
 const RENEW_AT: f64 = 0.5;
 
 /// `start`: starts the staged rollout of a published bundle.
-pub(super) fn start(config: &Config, format: Format, arguments: &Start) -> Result<()> {
+pub(crate) fn start(config: &Config, format: Format, arguments: &Start) -> Result<()> {
     let driver = &arguments.driver;
     let plan = plan_of(arguments.plan.as_deref())?;
     let operator = operator(config, &driver.signing)?;
@@ -45,12 +45,7 @@ pub(super) fn start(config: &Config, format: Format, arguments: &Start) -> Resul
     if bundle.expires_unix_s <= now.0 / 1_000 {
         bail!("bundle {version} expired on {}; publish a new one", calendar::time(UnixMillis(bundle.expires_unix_s.saturating_mul(1_000))));
     }
-    // The version of all other machines: the bundle of a finished rollout, otherwise the one before it.
-    let before = contents
-        .assignment
-        .as_ref()
-        .and_then(|last| if last.share_ppm >= RatioPpm::ONE { last.bundle.or(last.previous) } else { last.previous });
-    let previous = arguments.previous.or(before).filter(|&previous| previous != version);
+    let previous = arguments.previous.or(followed(&contents)).filter(|&previous| previous != version);
     let named = || format!("bundle-{version}-{}", calendar::time(now).replace([' ', ':'], "-"));
     let state = State::start(&arguments.id.clone().unwrap_or_else(named), version, previous, now);
     let assignment = state.assignment(&plan);
@@ -65,6 +60,25 @@ pub(super) fn start(config: &Config, format: Format, arguments: &Start) -> Resul
         let would = if driver.signing.dry_run { "dry run, nothing is written: " } else { "" };
         format!("{would}rollout {} of bundle {version} begins in {place}\n", state.rollout)
     })
+}
+
+/// The version that all machines follow without a new rollout: the bundle of a finished one, otherwise the one before it.
+fn followed(contents: &Contents) -> Option<u64> {
+    let last = contents.assignment.as_ref()?;
+    if last.share_ppm >= RatioPpm::ONE { last.bundle.or(last.previous) } else { last.previous }
+}
+
+/// Why the staged rollout of a bundle should not begin now. `None`: it may.
+pub(crate) fn obstacle(config: &Config, repository: &Repository) -> Result<Option<String>> {
+    if let Some(Status { state, place, .. }) = status::read(config, repository, None, 1, &[])?
+        && matches!(state.phase, Phase::Running | Phase::Stopped)
+    {
+        let (phase, rollout) = (words::phase(&state), state.rollout);
+        return Ok(Some(format!("rollout {rollout} of bundle {} is {phase}, in {place}; see `thermocline rollout status`", state.bundle)));
+    }
+    let first = "no bundle is assigned yet, so that a control group has none: assign the first one by `thermocline rollout assign`";
+    let before = followed(&reader(config, repository)?.contents(true)?);
+    Ok(before.is_none().then(|| first.to_owned()))
 }
 
 /// `step`: one evaluation.
@@ -146,7 +160,7 @@ pub(super) fn plan(format: Format, arguments: &PlanArguments) -> Result<()> {
     })
 }
 
-pub(super) fn plan_of(file: Option<&Path>) -> Result<Plan> {
+pub(crate) fn plan_of(file: Option<&Path>) -> Result<Plan> {
     let Some(file) = file else { return Ok(Plan::default()) };
     let text = std::fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))?;
     Ok(Plan::parse(file, &text)?)
