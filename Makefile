@@ -113,9 +113,10 @@ test-tune: toolchain venv-tune ## the tuner with every designer that it knows (0
 	cd python && THERMOCLINE=$(BUILT)/debug/thermocline ../target/venv-tune/bin/python -m pytest -q
 
 .PHONY: test-learn
-test-learn: toolchain venv-learn ## the pool's predictions: trained, written as ONNX, served by the program (0.7 GB of wheels)
+test-learn: toolchain venv-learn ## the pool's predictions: trained, written as ONNX, served by the program, and the loop of a night (0.7 GB of wheels)
 	cargo build --locked -p thermocline
 	cd python && THERMOCLINE=$(BUILT)/debug/thermocline ../target/venv-learn/bin/python -m pytest -q tests/test_learn.py tests/test_learn_parts.py tests/test_learn_curves.py tests/test_learn_windows.py
+	THERMOCLINE_LEARN=$(CURDIR)/target/venv-learn/bin/python cargo test --locked -p thermocline --test learns -- --nocapture
 
 .PHONY: test-pool-faults
 test-pool-faults: toolchain ## the pool manager killed fifty times under load, and a full disk under its ledger (as root); a minute
