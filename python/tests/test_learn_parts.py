@@ -108,6 +108,39 @@ def test_a_rare_category_has_no_prediction() -> None:
     assert able.tolist() == [at >= history.ENTRIES_MIN and kind == "common" for at, kind in enumerate(types)]
 
 
+def own_label_changes_own_feature(of: Vms, at: int) -> bool:
+    """Returns whether another label of one VM changes that VM's own features in training."""
+    labels = of.untouched_ratio.copy()
+    labels[at] = 1 - labels[at]
+    before, after = (features.training_matrix(features.known(one)) for one in (of, dataclasses.replace(of, untouched_ratio=labels)))
+    return not np.array_equal(before[at], after[at], equal_nan=True)
+
+
+def test_no_vm_is_trained_on_its_own_label() -> None:
+    count = features.CATEGORY_VMS_MIN
+    chance = np.random.default_rng(3)
+    rows = [(1, at, RUNNING, float(share)) for at, share in enumerate(chance.random(2 * count))]
+    types = np.array(["common", "few"] * count)
+    of = vms(rows, vm_type=types)
+    assert not any(own_label_changes_own_feature(of, at) for at in range(len(of)))
+    # The mean of all others would fall with the own label. Equal means do not order the VMs of a category.
+    means = features.training_matrix(features.known(of))[:, features.NAMES.index("vm_type_mean")]
+    for kind in ("common", "few"):
+        assert len(set(means[types == kind].tolist())) == features.ENCODING_FOLDS
+        served = features.encoding(of).means["vm_type"][kind]
+        assert means[types == kind].min() <= served <= means[types == kind].max()
+
+
+def test_training_and_serving_encode_the_same_categories() -> None:
+    count = features.CATEGORY_VMS_MIN
+    rows = [(1, at, at + 1, 0.5) for at in range(2 * count - 1)]
+    known = features.known(vms(rows, vm_type=np.array(["common"] * count + ["rare"] * (count - 1))))
+    served, trained = features.matrix(known, features.encoding(known.vms)), features.training_matrix(known)
+    assert (np.isnan(served) == np.isnan(trained)).all()
+    # With one label only, leaving some VMs out changes nothing.
+    assert np.array_equal(served, trained, equal_nan=True)
+
+
 def test_rounding_a_threshold_down_changes_no_comparison() -> None:
     chance = np.random.default_rng(1)
     thresholds = chance.random(2000)

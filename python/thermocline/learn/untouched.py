@@ -75,12 +75,13 @@ def train(of: features.Known, quantile: float, until: int, *, days: int = TRAINE
     """
     ended = of.where((of.vms.departure <= until) & (of.vms.arrival >= until - days * DAY))
     by = features.encoding(ended.vms)
-    inputs = features.matrix(ended, by)
-    able = features.answerable(ended, inputs)
+    inputs, served = features.training_matrix(ended), features.matrix(ended, by)
+    able = features.answerable(ended, served)
     if able.sum() < 200:
         raise ValueError(f"{int(able.sum())} VMs with history had ended before day {until / DAY:.1f}; training requires 200")
     booster = fit(inputs[able], ended.vms.untouched_ratio[able], quantile, rounds)
-    return Trained(booster, by, inputs[able].min(axis=0), inputs[able].max(axis=0), quantile, until, int(able.sum()))
+    # The range is that of what is served.
+    return Trained(booster, by, served[able].min(axis=0), served[able].max(axis=0), quantile, until, int(able.sum()))
 
 
 def fit(inputs: Any, labels: Any, quantile: float, rounds: int = ROUNDS) -> Any:
