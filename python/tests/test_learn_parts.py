@@ -40,9 +40,32 @@ def test_generated_vms_are_deterministic_and_fit_the_published_figures() -> None
     assert worst.measured > worst.published
 
 
-@pytest.mark.parametrize("wrong", [{"vms": 10}, {"days": 1}, {"customers": 0}, {"vms": 100, "customers": 101}])
-def test_invalid_sizes_are_refused(wrong: dict[str, int]) -> None:
-    with pytest.raises(ValueError, match="cannot generate"):
+def test_customers_change_and_appear_on_a_shift_day() -> None:
+    spec = generate.Spec(vms=30_000, days=12, customers=100, shift_days=(6,))
+    made, plain = generate.generate(spec, seed=4), generate.generate(dataclasses.replace(spec, shift_days=()), seed=4)
+    day = made.arrival // DAY
+    assert (made.arrival == plain.arrival).all()
+    assert (made.customer[day >= 6] == plain.customer[day >= 6]).all(), "only VMs before the day belong to others"
+    new = set(plain.customer[day < 6].tolist()) - set(made.customer[day < 6].tolist())
+    assert 1 <= len(new) <= 12
+    assert set(made.customer[day == 6].tolist()) & new
+
+    def changed(of: Vms) -> int:
+        """Customers whose mean differs by more than a fifth of the memory between the days before and from the day on."""
+        count = 0
+        for customer in np.unique(of.customer):
+            before, after = (of.untouched_ratio[(of.customer == customer) & side] for side in (day < 6, day >= 6))
+            count += len(before) > 30 and len(after) > 30 and abs(before.mean() - after.mean()) > 0.2
+        return count
+
+    assert changed(made) >= changed(plain) + 5
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"vms": 10}, {"days": 1}, {"customers": 0}, {"vms": 100, "customers": 101}, {"days": 5, "shift_days": (5,)}]
+)
+def test_invalid_sizes_are_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="cannot"):
         generate.Spec(**wrong)
 
 

@@ -87,6 +87,14 @@ def _generate(kinds: Kinds[argparse.ArgumentParser]) -> None:
     made.add_argument("--vms", type=int, default=spec.vms, metavar="N", help="number of VMs (default: %(default)s)")
     made.add_argument("--days", type=int, default=spec.days, metavar="N", help="number of days (default: %(default)s)")
     made.add_argument("--customers", type=int, default=spec.customers, metavar="N", help="number of customers (default: %(default)s)")
+    made.add_argument(
+        "--shift-day",
+        type=_day,
+        action="append",
+        default=[],
+        metavar="N",
+        help="a day on which a fifth of the customers change and new ones appear; may be repeated (default: none)",
+    )
     _seed_and_out(made, "FILE.parquet")
     made = _command(kinds, "workloads", commands.generate_workloads, "generate workloads with counters and slowdowns, as JSON lines")
     made.add_argument("--count", type=int, default=158, metavar="N", help="number of workloads (default: %(default)s)")

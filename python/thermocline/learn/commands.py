@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from . import bitbrains, curves, export, features, generate, insensitive, lives, pair, untouched, vms, workloads
+from . import bitbrains, conformal, curves, export, features, generate, insensitive, lives, pair, reliability, untouched, vms, workloads
 from .curves import Point
 from .lives import Failed
 
@@ -27,7 +27,7 @@ _CHECKED = 5000
 
 def generate_vms(options: argparse.Namespace) -> int:
     """Generates VMs."""
-    spec = generate.Spec(options.vms, options.days, options.customers)
+    spec = generate.Spec(options.vms, options.days, options.customers, tuple(options.shift_day))
     made = generate.generate(spec, seed=options.seed)
     vms.write(made, options.out, f"thermocline.learn generate vms, seed {options.seed}", spec.days * vms.DAY)
     return _fitted(options, generate.fit(made), f"{len(made)} VMs")
@@ -58,12 +58,15 @@ def train_untouched(options: argparse.Namespace) -> int:
     now = int(known.vms.arrival.max()) + 1
     today = now // vms.DAY
     first = int(known.vms.arrival.min()) // vms.DAY
-    days = [day for day in range(today - untouched.CHOICE_DAYS, today) if day > first + 1]
-    nights = untouched.roll(known, days, _progress)
-    quantile = untouched.QUANTILES[untouched.choose(nights, options.target, now)]
-    _progress(f"training with quantile {quantile} on the VMs that had ended at second {now}")
-    result = _train_untouched(known, quantile, now, options.target, options.out)
-    summary = f"quantile {quantile} from {result['trained_on']} VMs; the ONNX model is within {result['difference_max']:.1g} of the trainer"
+    days = [day for day in range(today - conformal.CALIBRATION_DAYS, today) if day > first + 1]
+    nights = untouched.roll(known, days, _progress, conformal.QUANTILES)
+    setting = conformal.choose(nights, options.target, now)
+    _progress(f"training with quantile {setting.quantile} on the VMs that had ended at second {now}")
+    result = _train_untouched(known, setting, now, options.target, options.out)
+    summary = (
+        f"quantile {setting.quantile} lowered by {setting.lowered:.1%} of memory, from {result['trained_on']} VMs; "
+        f"the ONNX model is within {result['difference_max']:.1g} of the trainer"
+    )
     _print(options, result, f"wrote {options.out}: {summary}\n")
     return 0
 
@@ -76,27 +79,27 @@ def train_nights(options: argparse.Namespace) -> int:
     if options.first_day > last:
         raise Failed(f"{options.trace} ends on day {last}, before --first-day {options.first_day}: there is no night to train for")
     # The setting of the first night is chosen from the nights before it.
-    began = max(1, options.first_day - untouched.CHOICE_DAYS)
+    began = max(1, options.first_day - conformal.CALIBRATION_DAYS)
     nights: list[untouched.Night] = []
     written = []
     for day in range(began, last + 1):
         if day >= options.first_day:
-            quantile = untouched.QUANTILES[untouched.choose(nights, options.target, day * vms.DAY)]
-            written.append(_train_untouched(known, quantile, day * vms.DAY, options.target, options.out / f"untouched-{day:04}.onnx"))
-        nights = [*nights[1 - untouched.CHOICE_DAYS :], *untouched.roll(known, [day], _progress)]
+            setting = conformal.choose(nights, options.target, day * vms.DAY)
+            written.append(_train_untouched(known, setting, day * vms.DAY, options.target, options.out / f"untouched-{day:04}.onnx"))
+        nights = [*nights[1 - conformal.CALIBRATION_DAYS :], *untouched.roll(known, [day], _progress, conformal.QUANTILES)]
     _print(options, {"nights": written}, f"wrote the models of {len(written)} nights to {options.out}\n")
     return 0
 
 
-def _train_untouched(known: features.Known, quantile: float, now: int, target: float, out: Path) -> dict[str, Any]:
+def _train_untouched(known: features.Known, setting: conformal.Setting, now: int, target: float, out: Path) -> dict[str, Any]:
     """Trains on the VMs that had ended before `now`, writes the model, and returns a summary."""
-    trained = untouched.train(known, quantile, now)
+    trained = untouched.train(known, setting.quantile, now, lowered=setting.lowered)
     model = export.untouched_model(trained, target)
     inputs = features.matrix(known.where(np.arange(len(known.vms)) >= len(known.vms) - _CHECKED), trained.encoding)
     inputs = inputs[~np.isnan(inputs).any(axis=1)]
     difference = _difference(trained.booster.predict(inputs.astype(np.float64), num_threads=1), export.run(model, inputs))
-    return {"written": str(out), "bytes": export.write(model, out), "quantile": quantile, "trained_on": trained.vms,
-            "trained_until": now, "difference_max": difference}  # fmt: skip
+    return {"written": str(out), "bytes": export.write(model, out), "quantile": setting.quantile,
+            "lowered_ratio": setting.lowered, "trained_on": trained.vms, "trained_until": now, "difference_max": difference}  # fmt: skip
 
 
 def train_insensitive(options: argparse.Namespace) -> int:
@@ -128,15 +131,15 @@ def train_pair(options: argparse.Namespace) -> int:
     known, of = features.known(vms.read(options.trace)), workloads.read(options.samples)
     promise = pair.Promise(options.tp, options.pdm, options.latency)
     solved_on, held_out = pair.days(known, options.days, options.held_out)
-    nights = untouched.roll(known, [*solved_on, *held_out], _progress)
+    nights = untouched.roll(known, [*solved_on, *held_out], _progress, conformal.QUANTILES)
     how: dict[str, Any] = {"seed": options.seed, "folds": options.folds, "progress": _progress}
-    solution = pair.solve(nights[: len(solved_on)], of, promise, **how)
-    verified = pair.verify(nights, held_out, of, promise, solution, **how)
+    solution = curves.solve(pair.forest_curve(of, promise, **how), pair.memory_curve(nights[: len(solved_on)]), 1 - promise.tp)
+    verified = pair.verify(nights, held_out, pair.quarters(of, promise, **how), solution)
     holds = verified.holds(promise.tp)
     written = _write_pair(options, known, nights, solution) if holds else []
     result = {
         **dataclasses.asdict(promise),
-        "solved": {"days": len(solved_on), **_errors(solution.insensitive, solution.untouched)},
+        "solved": {"days": options.days, **_errors(solution.insensitive, solution.untouched)},
         "held_out": {
             "days": len(held_out), "vms": verified.vms, "workloads": verified.workloads,
             **_errors(verified.insensitive, verified.untouched),
@@ -147,7 +150,7 @@ def train_pair(options: argparse.Namespace) -> int:
     }  # fmt: skip
     lines = [
         "                     insensitive  false positives  untouched  overpredicted",
-        _pair_line(f"solved on {len(solved_on)} days", solution.insensitive, solution.untouched),
+        _pair_line(f"solved on {options.days} days", solution.insensitive, solution.untouched),
         _pair_line(f"held out, {len(held_out)} days", verified.insensitive, verified.untouched),
         f"errors on held-out data: {verified.wrong:.2%} +- {verified.standard_error:.2%}, where {1 - promise.tp:.2%} may be",
     ]
@@ -166,9 +169,9 @@ def _write_pair(
     written = []
     if solution.untouched != curves.NOTHING:
         now = int(known.vms.arrival.max()) + 1
-        target = solution.untouched.wrong
-        quantile = untouched.QUANTILES[untouched.choose(nights, target, now)]
-        written.append(_train_untouched(known, quantile, now, target, options.out / "untouched.onnx")["written"])
+        target = solution.untouched.setting
+        setting = conformal.choose(nights, target, now)
+        written.append(_train_untouched(known, setting, now, target, options.out / "untouched.onnx")["written"])
     if solution.insensitive != curves.NOTHING:
         of = argparse.Namespace(**{**vars(options), "target": solution.insensitive.wrong, "out": options.out / "insensitive.onnx"})
         written.append(_train_insensitive(of)["written"])
@@ -199,21 +202,94 @@ def evaluate_untouched(options: argparse.Namespace) -> int:
     last = int(known.vms.arrival.max() + 1) // vms.DAY
     nights = untouched.roll(known, range(last - options.days, last), _progress)
     model, static = untouched.curve(nights), untouched.static_curve(nights)
-    daily = untouched.nightly(nights, options.target)
+    sliced = untouched.curve(untouched.nights_in_slices(nights))
+    static_sliced = untouched.static_curve(nights, in_whole_gib=True)
+    compared = [_compared(nights, target) for target in sorted({*_TARGETS, options.target})]
+    reliable = _reliability(known, nights, options.target)
     result = {
         "nights": len(nights),
         "vms": sum(len(night.vms) for night in nights),
         "model": points(model, "untouched"),
         "static": points(static, "untouched"),
-        "nightly": [{"day": day, **_named(point, "untouched")} for day, point in daily],
+        "model_in_slices": points(sliced, "untouched"),
+        "static_in_slices": points(static_sliced, "untouched"),
+        "targets": compared,
+        "reliability": [dataclasses.asdict(group) for group in reliable],
+        "nightly": [
+            {"day": day, **_named(point, "untouched")} for day, point in conformal.nightly(nights, options.target, untouched.QUANTILES)
+        ],
     }
     lines = [
         f"{result['vms']} VMs of {len(nights)} days, predicted by the models of the previous nights",
-        "  untouched  overpredicted   static overpredicts",
+        "                                                             in whole GiB",
+        "  quantile  untouched  overpredicted   static overpredicts   untouched  overpredicted   static overpredicts",
     ]
-    for point in model:
-        lines.append(f"  {point.gain:9.1%}  {point.wrong:13.1%}   {_static_at(static, point.gain)}")
+    for one, whole in zip(model, sliced, strict=True):
+        exact = f"{one.gain:9.1%}  {one.wrong:13.1%}   {_static_at(static, one.gain):19}"
+        lines.append(f"  {one.setting:8.1%}  {exact}   {whole.gain:9.1%}  {whole.wrong:13.1%}   {_static_at(static_sliced, whole.gain)}")
+    lines += _compared_lines(compared, len(nights) - untouched.CHOICE_DAYS) + _reliability_lines(reliable, options.target)
     return _curve(options, result, lines)
+
+
+_TARGETS = (0.005, 0.01, 0.02, 0.04, 0.08)
+"""Targets that the ways to keep one are compared at."""
+
+
+def _compared(nights: Sequence[untouched.Night], target: float) -> dict[str, Any]:
+    """Returns the results of the ways to keep a target: choosing the night's quantile, and lowering predictions."""
+    daily = {"quantile": untouched.nightly(nights, target)}
+    daily |= {name: conformal.nightly(nights, target, untouched.QUANTILES, lower=lower) for name, lower in conformal.KINDS.items()}
+    counts = [len(night.vms) for night in nights[untouched.CHOICE_DAYS :]]
+    found: dict[str, Any] = {"target": target}
+    for name, days in daily.items():
+        over = sum(
+            point.wrong > target + reliability.ERRORS_BEYOND * (target * (1 - target) / count) ** 0.5
+            for (_, point), count in zip(days, counts, strict=True)
+        )
+        wrong = sum(point.wrong * count for (_, point), count in zip(days, counts, strict=True)) / max(1, sum(counts))
+        found[name] = {"untouched_ratio": float(np.mean([point.gain for _, point in days])) if days else 0.0,
+                       "overpredicted_ratio": wrong, "days_over": over}  # fmt: skip
+    return found
+
+
+def _compared_lines(compared: Sequence[Mapping[str, Any]], days: int) -> list[str]:
+    if days < 1:
+        return []
+    lines = [
+        f"each night's setting from the {untouched.CHOICE_DAYS} days before it, on {days} days",
+        "    target  setting             untouched  overpredicted  days over the target by two standard errors",
+    ]
+    for row in compared:
+        for name in ("quantile", *conformal.KINDS):
+            one = row[name]
+            shown = name if name == "quantile" else f"lowered {name}"
+            results = f"{one['untouched_ratio']:8.1%}  {one['overpredicted_ratio']:13.2%}  {one['days_over']:9}"
+            lines.append(f"  {row['target']:8.1%}  {shown:20}{results}")
+    return lines
+
+
+def _reliability(known: features.Known, nights: Sequence[untouched.Night], target: float) -> list[reliability.Group]:
+    """Returns the groups of the VMs of all nights but the first, which only calibrate."""
+    first = untouched.CHOICE_DAYS
+    if len(nights) <= first:
+        return []
+    predicted = [
+        conformal.predictions(night, nights[:at], target, conformal.one_for_all, untouched.QUANTILES)
+        for at, night in enumerate(nights)
+        if at >= first
+    ]
+    counts = [known.counts[known.vms.arrival // vms.DAY == night.day] for night in nights[first:]]
+    return reliability.groups(nights[first:], np.concatenate(counts), np.concatenate(predicted), target)
+
+
+def _reliability_lines(groups: Sequence[reliability.Group], target: float) -> list[str]:
+    lines = [f"overpredicted by group, with a target of {target:.1%} and predictions lowered one_for_all"] if groups else []
+    for one in groups:
+        said = "   OVER the target by more than two standard errors" if one.over else ""
+        lines.append(f"  {one.kind:11} {one.name:12} {one.vms:6} VMs {one.untouched:7.1%} untouched {one.overpredicted:7.2%} "
+                     f"overpredicted, standard error {one.standard_error:.2%}{said}")  # fmt: skip
+    over = sum(one.over for one in groups)
+    return [*lines, f"{over} of {len(groups)} groups are over"] if groups else []
 
 
 def _static_at(static: Sequence[Point], gain: float) -> str:

@@ -48,6 +48,7 @@ def untouched_model(of: untouched.Trained, target: float) -> Any:
                 "percentiles": list(history.PERCENTILES),
             },
             "quantile": of.quantile,
+            "lowered_ratio": of.lowered,
             "target_ratio": target,
             "trained_until": of.trained_until,
             "valid_seconds": VALID_SECONDS,

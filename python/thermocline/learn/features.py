@@ -106,7 +106,7 @@ def training_matrix(of: Known) -> Any:
 
 def _rank_within(where: Any, counts: Any) -> Any:
     """Returns each VM's position among those of its category, in the order of the trace."""
-    rank = np.empty(len(where), dtype=np.int64)
+    rank: Any = np.empty(len(where), dtype=np.int64)
     rank[np.argsort(where, kind="stable")] = np.arange(len(where)) - np.repeat(np.cumsum(counts) - counts, counts)
     return rank
 

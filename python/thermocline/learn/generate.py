@@ -27,11 +27,19 @@ _LOCATIONS = tuple(f"region-{letter}" for letter in "abcdefgh")
 _CUSTOMER, _GROUP, _SYSTEM, _LOCATION, _OWN = 0.55, 0.28, 0.04, 0.03, 0.10
 """Shares of the variance of untouched memory: customer, group of similar VMs, system, region, and the VM itself."""
 
+_GROUPS = 4
+"""Groups of similar VMs of a customer."""
+
 _STRAY = 0.055
 """Share of VMs that are independent of their customer."""
 
 _DRIFT = 0.06
 """Standard deviation of a customer's change per day."""
+
+_SHIFTED = 0.2
+"""Share of customers whose VMs behave differently from a day of `Spec.shift_days` on."""
+_NEW = 0.05
+"""Share of customers that have their first VM on a day of `Spec.shift_days`."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -41,6 +49,8 @@ class Spec:
     vms: int = 60_000
     days: int = 28
     customers: int = 400
+    shift_days: tuple[int, ...] = ()
+    """Days on which many customers change at once, and new ones appear. Without any, a trace is as before."""
 
     def __post_init__(self) -> None:
         if not (100 <= self.vms <= 20_000_000 and 2 <= self.days <= 3650 and 1 <= self.customers <= self.vms):
@@ -48,6 +58,9 @@ class Spec:
                 f"cannot generate {self.vms} VMs of {self.customers} customers over {self.days} days; "
                 "give 100 to 20000000 VMs, 2 to 3650 days, and at most one customer per VM"
             )
+        for day in self.shift_days:
+            if not 1 <= day < self.days:
+                raise ValueError(f"cannot shift customers on day {day} of {self.days}; give a day from 1 to {self.days - 1}")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -63,16 +76,17 @@ def generate(spec: Spec, *, seed: int) -> Vms:
     """Generates VMs, sorted by arrival. Pure: equal arguments give equal VMs."""
     chance = np.random.default_rng(seed)
     count = spec.vms
+    shifts = _Shifts.of(spec, seed)
     customer = chance.choice(spec.customers, size=count, p=_popularity(spec.customers))
     # A customer deploys a few groups of similar VMs with one type, system and region each.
-    groups = 4
-    group = customer * groups + chance.choice(groups, size=count, p=(0.55, 0.25, 0.13, 0.07))
-    kinds = spec.customers * groups
+    group = customer * _GROUPS + chance.choice(_GROUPS, size=count, p=(0.55, 0.25, 0.13, 0.07))
+    kinds = spec.customers * _GROUPS
     weights = np.array([1 / (1 + cores) for _, cores, _ in _TYPES])
     kind_type = chance.choice(len(_TYPES), size=kinds, p=weights / weights.sum())
     kind_system = chance.integers(len(_SYSTEMS), size=kinds)
-    kind_location: Any = np.repeat(chance.integers(len(_LOCATIONS), size=spec.customers), groups)
+    kind_location: Any = np.repeat(chance.integers(len(_LOCATIONS), size=spec.customers), _GROUPS)
     arrival = _arrivals(chance, count, spec.days)
+    customer, group = shifts.without_new(customer, group, arrival // DAY)
     departure = arrival + _lifetimes(chance, count)
     latent = (
         math.sqrt(_CUSTOMER) * chance.standard_normal(spec.customers)[customer]
@@ -80,7 +94,7 @@ def generate(spec: Spec, *, seed: int) -> Vms:
         + math.sqrt(_SYSTEM) * chance.standard_normal(len(_SYSTEMS))[kind_system[group]]
         + math.sqrt(_LOCATION) * np.clip(chance.standard_normal(len(_LOCATIONS)), -1, 1)[kind_location[group]]
         + math.sqrt(_OWN) * chance.standard_normal(count)
-        + _drift(chance, spec)[customer, arrival // DAY]
+        + (_drift(chance, spec) + shifts.changes)[customer, arrival // DAY]
     )
     stray = chance.random(count) < _STRAY
     latent = np.where(stray, chance.standard_normal(count) * latent.std() + latent.mean(), latent)
@@ -103,6 +117,37 @@ def generate(spec: Spec, *, seed: int) -> Vms:
             untouched_ratio=untouched,
         )
     )
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Shifts:
+    """What happens on the days of `Spec.shift_days`. Random numbers of its own leave a trace without shifts as it is."""
+
+    changes: Any
+    """Change of each customer's level, by day."""
+    first_day: Any
+    """The day of each customer's first VM."""
+    instead: Any
+    """The customer that has the VMs of a customer that has not appeared yet."""
+
+    @classmethod
+    def of(cls, spec: Spec, seed: int) -> _Shifts:
+        chance = np.random.default_rng([seed, 1])
+        steps: Any = np.zeros((spec.customers, spec.days))
+        first: Any = np.zeros(spec.customers, dtype=np.int64)
+        for day in spec.shift_days:
+            shifted = chance.random(spec.customers) < _SHIFTED
+            steps[shifted, day] += chance.normal(0, 1, size=int(shifted.sum()))
+            first[(chance.random(spec.customers) < _NEW) & (first == 0)] = day
+        # The most popular customer is there from the first day, so that there is always another one.
+        first[0] = 0
+        return cls(np.cumsum(steps, axis=1), first, chance.choice(np.flatnonzero(first == 0), size=spec.customers))
+
+    def without_new(self, customer: Any, group: Any, day: Any) -> tuple[Any, Any]:
+        """Returns customers and groups with the VMs of customers that have not appeared yet given to others."""
+        early = day < self.first_day[customer]
+        instead = np.where(early, self.instead[customer], customer)
+        return instead, group + (instead - customer) * _GROUPS
 
 
 def fit(vms: Vms) -> list[Fitted]:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from .curves import Point, gain_at
+from .curves import Point
 from .workloads import LATENCIES, Workloads
 
 PDM = 0.05
@@ -23,6 +23,8 @@ TREES = 100
 HEURISTICS = ("DRAM_Bound", "Memory_Bound")
 
 Progress = Callable[[str], None]
+Bound = Callable[[float, int], float]
+"""Returns the false positives to expect, from their share in the validation and the number of workloads."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -46,6 +48,36 @@ class Trained:
     pdm: float
     expected: Point
     """Result of this threshold in the validation."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Held:
+    """Scores of workloads by forests that were trained without them, and which of them are insensitive."""
+
+    score: Any
+    insensitive: Any
+    workloads: int
+    """Number of workloads. Each has a score per round of the validation."""
+
+
+def as_validated(wrong: float, _: int) -> float:
+    """Expects the share of false positives that the validation had."""
+    return wrong
+
+
+def with_standard_error(wrong: float, count: int) -> float:
+    """Adds one standard error of a share of `count` workloads."""
+    return wrong + math.sqrt(wrong * (1 - wrong) / count)
+
+
+def with_one_more(wrong: float, count: int) -> float:
+    """Counts the workload to come as a false positive: conformal risk control (Angelopoulos 2022, section 2)."""
+    return (wrong * count + 1) / (count + 1)
+
+
+BOUND: Bound = with_standard_error
+"""The bound that thresholds are chosen by, the same margin as for untouched memory. As validated, the threshold that marks most
+workloads within its target is also one whose false positives the validation underestimates."""
 
 
 def labels(of: Workloads, latency: float, pdm: float) -> Any:
@@ -117,19 +149,25 @@ def confidence(folds: Sequence[Fold], sigmas: float = 2.576) -> Any:
 
 
 def train(of: Workloads, latency: float, target: float, *, seed: int, progress: Progress, pdm: float = PDM, folds: int = FOLDS) -> Trained:
-    """Trains a forest on all workloads, with the threshold that kept false positives within `target` in the validation."""
-    insensitive = labels(of, latency, pdm)
-    held = _held_out_scores(of, insensitive, seed=seed, progress=progress, folds=folds)
-    score, truth = np.concatenate([one for one, _ in held]), np.concatenate([one for _, one in held])
-    points = []
-    for threshold in np.unique(score):
-        marked = score >= threshold
-        points.append(Point(float(np.mean(marked & ~truth)), float(np.mean(marked)), float(threshold)))
-    expected = gain_at(points, target)
-    # If no threshold keeps to the target, a threshold above 1 marks no workload as insensitive.
-    threshold = expected.setting if expected.gain > 0 else 2.0
-    forest = fit(of.values, insensitive, seed)
-    return Trained(forest, of.counters, *ranges(of.values), threshold, latency, pdm, expected)
+    """Trains a forest on all workloads, with the threshold that keeps false positives within `target` by the validation and `BOUND`."""
+    held = held_out_scores(of, latency, pdm, seed=seed, progress=progress, folds=folds)
+    expected = threshold(held, target)
+    forest = fit(of.values, labels(of, latency, pdm), seed)
+    return Trained(forest, of.counters, *ranges(of.values), expected.setting, latency, pdm, expected)
+
+
+def threshold(held: Held, target: float, bound: Bound = BOUND) -> Point:
+    """Returns the threshold that marks most workloads with at most `target` false positives by this bound.
+
+    If none does, a threshold above 1 marks no workload as insensitive.
+    """
+    found = Point(0.0, 0.0, 2.0)
+    for at in np.unique(held.score):
+        marked = held.score >= at
+        wrong = float(np.mean(marked & ~held.insensitive))
+        if bound(wrong, held.workloads) <= target:
+            found = max(found, Point(wrong, float(np.mean(marked)), float(at)), key=lambda one: (one.gain, -one.wrong))
+    return found
 
 
 def ranges(values: Any) -> tuple[Any, Any]:
@@ -141,17 +179,18 @@ def ranges(values: Any) -> tuple[Any, Any]:
     return low - (high - low), high + (high - low)
 
 
-def _held_out_scores(of: Workloads, insensitive: Any, *, seed: int, progress: Progress, folds: int) -> list[tuple[Any, Any]]:
-    """Returns scores of held-out workloads from tenfold cross-validation, with their labels."""
+def held_out_scores(of: Workloads, latency: float, pdm: float, *, seed: int, progress: Progress, folds: int) -> Held:
+    """Returns scores of all workloads from repeated tenfold cross-validation, each by a forest that does not know the workload."""
+    insensitive = labels(of, latency, pdm)
     chance = np.random.default_rng(seed)
-    held = []
+    score, truth = [], []
     for round_ in range(max(1, folds // 10)):
         progress(f"threshold: round {round_ + 1} of {max(1, folds // 10)}")
         for test in np.array_split(chance.permutation(len(of)), 10):
             train = np.setdiff1d(np.arange(len(of)), test)
             if insensitive[train].any() and not insensitive[train].all():
-                forest = fit(of.values[train], insensitive[train], seed + round_)
-                held.append((scores(forest, of.values[test]), insensitive[test]))
-    if not held:
+                score.append(scores(fit(of.values[train], insensitive[train], seed + round_), of.values[test]))
+                truth.append(insensitive[test])
+    if not score:
         raise ValueError("all workloads are on one side of the margin, so there is nothing to learn")
-    return held
+    return Held(np.concatenate(score), np.concatenate(truth), len(of))

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from . import curves, features, insensitive, untouched
+from . import conformal, features, insensitive, untouched
 from .curves import NOTHING, Point, Solution
 from .untouched import Night, Progress
 from .vms import DAY
@@ -65,7 +65,7 @@ class HeldOut:
 
 
 def days(of: features.Known, solved: int, held_out: int) -> tuple[range, range]:
-    """Returns the days to solve on and the days to verify on, which end the trace.
+    """Returns the days to solve on, after one that only calibrates, and the days to verify on, which end the trace.
 
     Raises:
         ValueError: the trace is too short.
@@ -73,68 +73,72 @@ def days(of: features.Known, solved: int, held_out: int) -> tuple[range, range]:
     last, first = int(of.vms.arrival.max() + 1) // DAY, int(of.vms.arrival.min()) // DAY
     cut = last - held_out
     # A model answers for no weekday that its training lacks.
-    if cut - solved < first + _WEEK:
-        needed = solved + held_out + _WEEK
+    if cut - solved - 1 < first + _WEEK:
+        needed = solved + 1 + held_out + _WEEK
         raise ValueError(f"the trace has {last - first} days; {solved} to solve on and {held_out} to verify on require {needed}")
-    return range(cut - solved, cut), range(cut, last)
+    return range(cut - solved - 1, cut), range(cut, last)
 
 
-def solve(nights: Sequence[Night], of: Workloads, promise: Promise, *, seed: int, folds: int, progress: Progress) -> Solution:
-    """Solves Eq. (1) on these nights and workloads. VMs that had not ended after the last night are left out."""
-    until = (nights[-1].day + 1) * DAY
-    ended = [_where(night, night.vms.departure <= until) for night in nights]
+def forest_curve(of: Workloads, promise: Promise, *, seed: int, folds: int, progress: Progress) -> list[Point]:
+    """Returns the forest's curve that Eq. (1) is solved on."""
     compared = insensitive.validate(of, promise.latency, seed=seed, progress=progress, pdm=promise.pdm, folds=folds)
-    return curves.solve(insensitive.curve(compared["RandomForest"]), untouched.curve(ended), 1 - promise.tp)
+    return insensitive.curve(compared["RandomForest"])
+
+
+def memory_curve(nights: Sequence[Night]) -> list[Point]:
+    """Returns the curve of untouched memory that Eq. (1) is solved on. VMs that had not ended after the last night are left out."""
+    return conformal.curve(nights, (nights[-1].day + 1) * DAY)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Tested:
+    """Workloads with scores of a forest that does not know them, and the validation that sets the forest's threshold."""
+
+    score: Any
+    """Below 0 where the forest does not answer."""
+    insensitive: Any
+    held: insensitive.Held
+
+    def marked(self, target: float, bound: insensitive.Bound) -> Any:
+        """Returns which workloads are marked as insensitive."""
+        return self.score >= insensitive.threshold(self.held, target, bound).setting
+
+
+def tested(of: Workloads, others: Workloads, promise: Promise, *, seed: int, folds: int) -> Tested:
+    """Trains a forest on `of`, and scores `others` by it."""
+    held = insensitive.held_out_scores(of, promise.latency, promise.pdm, seed=seed, progress=_silent, folds=folds)
+    forest = insensitive.fit(of.values, insensitive.labels(of, promise.latency, promise.pdm), seed)
+    able = untouched.in_range(others.values, *insensitive.ranges(of.values))
+    score = np.where(able, insensitive.scores(forest, others.values), -1.0)
+    return Tested(score, insensitive.labels(others, promise.latency, promise.pdm), held)
+
+
+def quarters(of: Workloads, promise: Promise, *, seed: int, folds: int, progress: Progress) -> list[Tested]:
+    """Tests each quarter of the workloads by a forest of the others."""
+    found = []
+    for number, part in enumerate(np.array_split(np.random.default_rng(seed).permutation(len(of)), HELD_OUT_FOLDS)):
+        progress(f"verification: part {number + 1} of {HELD_OUT_FOLDS} of the workloads")
+        found.append(tested(of.where(np.setdiff1d(np.arange(len(of)), part)), of.where(part), promise, seed=seed, folds=folds))
+    return found
 
 
 def verify(
-    nights: Sequence[Night],
-    held_out: range,
-    of: Workloads,
-    promise: Promise,
-    solution: Solution,
-    *,
-    seed: int,
-    folds: int,
-    progress: Progress,
+    nights: Sequence[Night], held_out: range, parts: Sequence[Tested], solution: Solution, bound: insensitive.Bound = insensitive.BOUND
 ) -> HeldOut:
-    """Evaluates the solved shares of errors on the nights of `held_out`, and on each workload by a forest of the others."""
+    """Evaluates the solved shares of errors on the nights of `held_out`, and on the tested workloads."""
     predicted, ratio, memory = [], [], []
     for at, night in enumerate(nights):
         if night.day in held_out:
-            chosen = untouched.choose(nights[:at], solution.untouched.wrong, night.day * DAY)
-            predicted.append(night.predicted[chosen])
+            predicted.append(conformal.predictions(night, nights[:at], solution.untouched.setting, conformal.one_for_all))
             ratio.append(night.vms.untouched_ratio)
             memory.append(night.vms.memory_bytes)
     found = NOTHING
     if solution.untouched != NOTHING:
         found = untouched.point(np.concatenate(predicted), np.concatenate(ratio), np.concatenate(memory), 0.0)
-    marked, truth = _held_out_workloads(of, promise, solution, seed=seed, folds=folds, progress=progress)
+    marked = np.concatenate([part.marked(solution.insensitive.wrong, bound) for part in parts])
+    truth = np.concatenate([part.insensitive for part in parts])
     forest = Point(float(np.mean(marked & ~truth)), float(np.mean(marked)))
     return HeldOut(found, forest, sum(map(len, ratio)), len(truth))
-
-
-def _held_out_workloads(
-    of: Workloads, promise: Promise, solution: Solution, *, seed: int, folds: int, progress: Progress
-) -> tuple[Any, Any]:
-    """Returns which workloads a forest that does not know them marks as insensitive, and which are."""
-    truth = insensitive.labels(of, promise.latency, promise.pdm)
-    marked: Any = np.zeros(len(of), dtype=bool)
-    parts = np.array_split(np.random.default_rng(seed).permutation(len(of)), HELD_OUT_FOLDS)
-    for number, part in enumerate(parts):
-        progress(f"verification: part {number + 1} of {HELD_OUT_FOLDS} of the workloads")
-        others = np.setdiff1d(np.arange(len(of)), part)
-        known = Workloads([of.names[at] for at in others], of.counters, of.values[others], of.slowdowns[others])
-        trained = insensitive.train(
-            known, promise.latency, solution.insensitive.wrong, seed=seed, progress=_silent, pdm=promise.pdm, folds=folds
-        )
-        able = untouched.in_range(of.values[part], trained.low, trained.high)
-        marked[part] = able & (insensitive.scores(trained.forest, of.values[part]) >= trained.threshold)
-    return marked, truth
-
-
-def _where(night: Night, mask: Any) -> Night:
-    return Night(night.day, night.vms.where(mask), night.predicted[:, mask])
 
 
 def _silent(_: str) -> None:

@@ -39,6 +39,8 @@ class Trained:
     low: Any
     high: Any
     quantile: float
+    lowered: float
+    """The share of memory that the trees' sum is lowered by (`conformal`)."""
     trained_until: int
     vms: int
 
@@ -67,8 +69,12 @@ def in_range(inputs: Any, low: Any, high: Any) -> Any:
     return ((inputs >= low) & (inputs <= high)).all(axis=1)
 
 
-def train(of: features.Known, quantile: float, until: int, *, days: int = TRAINED_DAYS, rounds: int = ROUNDS) -> Trained:
+def train(
+    of: features.Known, quantile: float, until: int, *, lowered: float = 0.0, days: int = TRAINED_DAYS, rounds: int = ROUNDS
+) -> Trained:
     """Trains on the VMs that had ended before `until` (seconds) and arrived at most `days` days before.
+
+    All predictions are lowered by the share `lowered` of memory.
 
     Raises:
         ValueError: too few VMs.
@@ -79,9 +85,9 @@ def train(of: features.Known, quantile: float, until: int, *, days: int = TRAINE
     able = features.answerable(ended, served)
     if able.sum() < 200:
         raise ValueError(f"{int(able.sum())} VMs with history had ended before day {until / DAY:.1f}; training requires 200")
-    booster = fit(inputs[able], ended.vms.untouched_ratio[able], quantile, rounds)
+    booster = lower(fit(inputs[able], ended.vms.untouched_ratio[able], quantile, rounds), lowered)
     # The range is that of what is served.
-    return Trained(booster, by, served[able].min(axis=0), served[able].max(axis=0), quantile, until, int(able.sum()))
+    return Trained(booster, by, served[able].min(axis=0), served[able].max(axis=0), quantile, lowered, until, int(able.sum()))
 
 
 def fit(inputs: Any, labels: Any, quantile: float, rounds: int = ROUNDS) -> Any:
@@ -94,6 +100,17 @@ def fit(inputs: Any, labels: Any, quantile: float, rounds: int = ROUNDS) -> Any:
     }  # fmt: skip
     booster = lightgbm.train(settings, lightgbm.Dataset(inputs.astype(np.float64), labels), num_boost_round=rounds)
     return lightgbm.Booster(model_str=in_floats(booster.model_to_string()))
+
+
+def lower(booster: Any, by: float) -> Any:
+    """Subtracts a share from all predictions: from the leaves of the first tree, so that the format of a served model is the same."""
+    import lightgbm
+
+    head, separator, tail = booster.model_to_string().partition("leaf_value=")
+    values, rest = tail.split("\n", 1)
+    shifted = " ".join(repr(float(one) - by) for one in values.split())
+    lines = (head + separator + shifted + "\n" + rest).splitlines()
+    return lightgbm.Booster(model_str="\n".join(line for line in lines if not line.startswith("tree_sizes=")) + "\n")
 
 
 def in_floats(model: str) -> str:
@@ -138,10 +155,12 @@ def curve(nights: Sequence[Night], quantiles: Sequence[float] = QUANTILES) -> li
     return [point(row, ratio, memory, quantile) for row, quantile in zip(predicted, quantiles, strict=True)]
 
 
-def static_curve(nights: Sequence[Night], shares: Sequence[float] = STATIC) -> list[Point]:
+def static_curve(nights: Sequence[Night], shares: Sequence[float] = STATIC, *, in_whole_gib: bool = False) -> list[Point]:
     """Returns the results of a policy that uses the same share of every VM."""
     ratio, memory = _all(nights)
-    return [point(np.full(len(ratio), share), ratio, memory, share) for share in shares]
+    same = [np.full(len(ratio), share) for share in shares]
+    predicted = [in_slices(one, memory) for one in same] if in_whole_gib else same
+    return [point(one, ratio, memory, share) for one, share in zip(predicted, shares, strict=True)]
 
 
 def point(predicted: Any, ratio: Any, memory: Any, setting: float) -> Point:
@@ -152,6 +171,11 @@ def point(predicted: Any, ratio: Any, memory: Any, setting: float) -> Point:
 def in_slices(predicted: Any, memory: Any) -> Any:
     """Rounds shares down to whole GiB, the unit of pool memory."""
     return np.floor(predicted * memory / GIB) * GIB / memory
+
+
+def nights_in_slices(nights: Sequence[Night]) -> list[Night]:
+    """Returns the nights with predictions in whole GiB."""
+    return [dataclasses.replace(night, predicted=in_slices(night.predicted, night.vms.memory_bytes)) for night in nights]
 
 
 def choose(nights: Sequence[Night], target: float, now: int, quantiles: Sequence[float] = QUANTILES) -> int:

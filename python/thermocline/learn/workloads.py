@@ -59,6 +59,10 @@ class Workloads:
     def __len__(self) -> int:
         return len(self.names)
 
+    def where(self, chosen: Any) -> Workloads:
+        """Returns the workloads at these positions."""
+        return Workloads([self.names[at] for at in chosen], self.counters, self.values[chosen], self.slowdowns[chosen])
+
     def column(self, counter: str) -> Any:
         """Returns one counter of all workloads."""
         return self.values[:, self.counters.index(counter)]

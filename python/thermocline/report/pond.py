@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from thermocline.learn import commands, curves, features, generate, insensitive, untouched, workloads
+from thermocline.learn import commands, conformal, curves, features, generate, insensitive, untouched, workloads
 from thermocline.learn.curves import Point
 
 from .into import keep, merged
@@ -67,12 +67,11 @@ def untouched_figures(spec: generate.Spec, nights: int, seed: int, progress: Pro
     """Trains a model for each of the last nights of generated VMs."""
     vms = generate.generate(spec, seed=seed)
     rolled = untouched.roll(features.known(vms), range(spec.days - nights, spec.days), progress)
-    sliced = [dataclasses.replace(one, predicted=untouched.in_slices(one.predicted, one.vms.memory_bytes)) for one in rolled]
     return Untouched(
         untouched.curve(rolled),
         untouched.static_curve(rolled),
-        untouched.nightly(rolled, TARGET),
-        untouched.curve(sliced),
+        conformal.nightly(rolled, TARGET, untouched.QUANTILES),
+        untouched.curve(untouched.nights_in_slices(rolled)),
         sum(len(night.vms) for night in rolled),
         generate.fit(vms),
     )
