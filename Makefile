@@ -115,7 +115,8 @@ test-tune: toolchain venv-tune ## the tuner with every designer that it knows (0
 .PHONY: test-learn
 test-learn: toolchain venv-learn ## the pool's predictions: trained, written as ONNX, served by the program, and the loop of a night (0.7 GB of wheels)
 	cargo build --locked -p thermocline
-	cd python && THERMOCLINE=$(BUILT)/debug/thermocline ../target/venv-learn/bin/python -m pytest -q tests/test_learn.py tests/test_learn_parts.py tests/test_learn_curves.py tests/test_learn_windows.py
+	cd python && THERMOCLINE=$(BUILT)/debug/thermocline ../target/venv-learn/bin/python -m pytest -q tests/test_learn.py tests/test_learn_parts.py tests/test_learn_curves.py tests/test_learn_conformal.py \
+		tests/test_learn_reports.py tests/test_learn_windows.py
 	THERMOCLINE_LEARN=$(CURDIR)/target/venv-learn/bin/python cargo test --locked -p thermocline --test learns -- --nocapture
 
 .PHONY: test-pool-faults
@@ -292,6 +293,14 @@ reproduce-pond: toolchain venv-learn ## Pond figures 2, 3 and 17 to 21 on genera
 	$(LEARN).report.pooling --program $(BUILT)/release/thermocline --trace $(POND)/vms.parquet \
 		--models $(POND)/models --counters $(POND)/counters.jsonl --plots
 	$(LEARN).report.savings --program $(BUILT)/release/thermocline --sensitivity-seeds 0
+
+.PHONY: reproduce-pond-promises
+reproduce-pond-promises: toolchain venv-learn ## both models by margin (1 to 10 %) and share of VMs within it (90 to 99.9 %), verified on held-out days and workloads; target/reproduce/pond.json, and drawn
+	$(LEARN).report.promises $(PROMISES)
+
+.PHONY: reproduce-pond-shifts
+reproduce-pond-shifts: toolchain venv-learn ## Pond figure 20 over 110 days on which customers change; target/reproduce/pond.json, and drawn
+	$(LEARN).report.shifts $(SHIFTS)
 
 .PHONY: reproduce-pond-savings
 reproduce-pond-savings: toolchain venv ## Pond figure 21 with intervals over ten generated traces, and what it depends on; 10 minutes for each (SAVINGS="--seeds 20 --clusters 30" for more VMs); target/reproduce/pond.json
