@@ -92,6 +92,28 @@ fn faults_come_from_the_seed() {
 }
 
 #[test]
+fn servers_of_a_sparse_pod_reach_some_devices() {
+    let directory = tempfile::tempdir().unwrap();
+    let trace = trace(directory.path());
+    let simulate = |pod: &str, more: &[&str]| {
+        let asked = ["--format", "json", "--trace", &trace, "--pool-sizes", "16", "--memory", "static=50%", "--pod", pod];
+        let done = run(&[&["pool", "simulate"], &asked[..], more].concat());
+        assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+        serde_json::from_slice::<Value>(&done.stdout).unwrap()["results"][0].clone()
+    };
+    let row = simulate("ports=4,per-server=2", &["--latency", "by_pool_size", "--emc-fails", "5d"]);
+    assert_eq!(row["added_ns"], 70, "that of a controller with 4 ports, not of a pool of 16 sockets");
+    assert_eq!((&row["pod"]["servers"], &row["pod"]["devices"], &row["pod"]["pairs"]), (&8.into(), &4.into(), &28.into()));
+    let measured = |key: &str| row["measured"][key].as_u64().unwrap();
+    assert!(measured("emc_failures") > 10 && measured("lost_with_emc") >= measured("lost_with_emc_max"), "{row:#}");
+    // The price of every device counts: 2 for each server, of 4 ports.
+    let money = |prices| simulate("ports=4,per-server=4", &["--latency", "70ns", "--provision", "--prices", prices])["money"].clone();
+    let saved = |money: &Value| money["saved_per_server"].as_f64().unwrap();
+    let (free, priced) = (money("dram=1"), money("dram=1,device=4"));
+    assert!((saved(&free) - saved(&priced) - 4.0).abs() < 0.5, "{free:#} {priced:#}");
+}
+
+#[test]
 fn models_of_other_vms_keep_everything_local_and_say_so() {
     let directory = tempfile::tempdir().unwrap();
     let trace = trace(directory.path());
@@ -155,6 +177,11 @@ fn nonsense_is_refused_in_words() {
     check(&["--counters", "c.jsonl"], "--models");
     check(&["--buffer", "1500MiB"], "whole GiB");
     check(&["--offline", "2s..1s"], "shorter time first");
+    check(&["--pod", "ports=4"], "per-server=8");
+    check(&["--pod", "ports=4,per-server=8", "--emcs", "2"], "--emcs");
+    check(&["--pod", "ports=4,per-server=8", "--pool-sizes", "16,4"], "--pool-sizes 4");
+    check(&["--pod", "ports=4,per-server=3", "--pool-sizes", "12"], "18 ports");
+    check(&["--pod", "ports=4,per-server=8", "--pool-sizes", "192", "--latency", "switch_only"], "no switches");
     let directory = tempfile::tempdir().unwrap();
     let trace = trace(directory.path());
     let check = |arguments: &[&str], words: &str| {

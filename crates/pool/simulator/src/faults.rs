@@ -23,11 +23,11 @@ pub struct Faults {
 /// A component that can fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Component {
-    /// An EMC of a pool.
+    /// An EMC.
     Emc {
-        /// Number of the pool.
-        pool: u32,
-        /// Number of the EMC within the pool.
+        /// Number of its ledger: its pool, or in a sparse pod the device itself.
+        ledger: u32,
+        /// Number of the EMC within the ledger.
         emc: u16,
     },
     /// A server.
@@ -56,12 +56,26 @@ pub struct FaultEvent {
 /// Upper bound of the failures of one component. It bounds the schedule for long traces and short failure intervals.
 const FAILURES_MAX: usize = 1_000;
 
+/// Numbers of components that can fail.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Components {
+    /// Servers.
+    pub servers: u32,
+    /// Pools, each with a manager.
+    pub pools: u32,
+    /// Ledgers of all pools ([`Component::Emc`]).
+    pub ledgers: u32,
+    /// EMCs of each ledger.
+    pub emcs: u16,
+}
+
 /// Returns all fault events of a run, grouped by component.
 #[must_use]
-pub fn schedule(faults: &Faults, seed: u64, servers: u32, pools: u32, emcs: u16, until: Ns) -> Vec<FaultEvent> {
-    let managers = (0..pools).map(|pool| (Component::Manager { pool }, faults.manager_every));
-    let hosts = (0..servers).map(|server| (Component::Host { server }, faults.host_every));
-    let emcs = (0..pools).flat_map(|pool| (0..emcs).map(move |emc| (Component::Emc { pool, emc }, faults.emc_every)));
+pub fn schedule(faults: &Faults, seed: u64, of: Components, until: Ns) -> Vec<FaultEvent> {
+    let managers = (0..of.pools).map(|pool| (Component::Manager { pool }, faults.manager_every));
+    let hosts = (0..of.servers).map(|server| (Component::Host { server }, faults.host_every));
+    let emc = |ledger| (0..of.emcs).map(move |emc| (Component::Emc { ledger, emc }, faults.emc_every));
+    let emcs = (0..of.ledgers).flat_map(emc);
     let mut events = Vec::new();
     for (stream, (component, every)) in (1u64..).zip(managers.chain(hosts).chain(emcs)) {
         let Some(every) = every.filter(|every| every.0 > 0) else { continue };
@@ -95,16 +109,18 @@ mod tests {
     fn faults_have_the_requested_rate_and_end() {
         let day = 86_400_000_000_000;
         let faults = Faults { host_every: Some(Ns(10 * day)), back_after: Ns(day / 24), ..Faults::default() };
-        let events = schedule(&faults, 1, 100, 7, 2, Ns(1_000 * day));
+        let hosts = |servers| Components { servers, pools: 7, ledgers: 7, emcs: 2 };
+        let events = schedule(&faults, 1, hosts(100), Ns(1_000 * day));
         let failures = events.iter().filter(|event| event.fails).count();
         assert!((9_500..10_500).contains(&failures), "{failures} failures; expected 100 for each of 100 hosts");
         assert_eq!(events.len(), 2 * failures, "every failed component works again");
         assert!(events.iter().all(|event| matches!(event.component, Component::Host { .. })));
-        assert_eq!(events, schedule(&faults, 1, 100, 7, 2, Ns(1_000 * day)));
-        assert_ne!(events, schedule(&faults, 2, 100, 7, 2, Ns(1_000 * day)));
-        assert_eq!(events[..10], schedule(&faults, 1, 50, 7, 2, Ns(1_000 * day))[..10]);
+        assert_eq!(events, schedule(&faults, 1, hosts(100), Ns(1_000 * day)));
+        assert_ne!(events, schedule(&faults, 2, hosts(100), Ns(1_000 * day)));
+        assert_eq!(events[..10], schedule(&faults, 1, hosts(50), Ns(1_000 * day))[..10]);
         let frequent = Faults { manager_every: Some(Ns(1)), ..Faults::default() };
-        assert_eq!(schedule(&frequent, 1, 1, 1, 1, Ns(day)).len(), 2 * FAILURES_MAX);
-        assert!(schedule(&Faults::default(), 1, 100, 7, 2, Ns(day)).is_empty());
+        let one = Components { servers: 1, pools: 1, ledgers: 1, emcs: 1 };
+        assert_eq!(schedule(&frequent, 1, one, Ns(day)).len(), 2 * FAILURES_MAX);
+        assert!(schedule(&Faults::default(), 1, hosts(100), Ns(day)).is_empty());
     }
 }

@@ -25,6 +25,7 @@ pub mod faults;
 pub mod latency;
 pub mod memory;
 pub mod oracle;
+pub mod pod;
 pub mod predictions;
 pub mod provision;
 pub mod queue;
@@ -34,5 +35,6 @@ pub mod site;
 pub mod spill;
 pub mod study;
 pub mod tally;
+mod topology;
 
 pub use site::{Setup, Site};

@@ -15,6 +15,7 @@ use crate::run::{Baseline, Capacity, UniformCapacity, keeps_service_level, propo
 use crate::service_level::ServiceLevel;
 use crate::site::{Cluster, Setup, Site};
 use crate::tally::Tally;
+use crate::topology::Topology;
 
 /// Resolution of the local memory of a NUMA node: 0.2 % of a server with 2 nodes and 256 GiB.
 const UNIT_MIB: u32 = 256;
@@ -42,6 +43,8 @@ pub struct Provisioned {
     pub pooled_servers: u64,
     /// Pools that have any memory.
     pub pools: u64,
+    /// Controllers of these pools, or devices of these sparse pods.
+    pub devices: u64,
     /// The run with this memory.
     pub tally: Tally,
 }
@@ -56,6 +59,7 @@ impl Provisioned {
         self.servers += other.servers;
         self.pooled_servers += other.pooled_servers;
         self.pools += other.pools;
+        self.devices += other.devices;
         self.tally.add(&other.tally);
     }
 }
@@ -132,6 +136,7 @@ pub fn provision(site: &Site, setup: Setup<'_>, cluster: &Cluster, baseline: &Ba
     }
     let pool_bytes = search.pool_bytes(best.pool_slices);
     let pooled = best.pool_slices > Slices::ZERO;
+    let topology = Topology::new(site, &setup, cluster.servers);
     let tally = simulate(site, setup, cluster, baseline, Capacity::Uniform(best))?;
     Some(Provisioned {
         local_only_bytes: without,
@@ -140,7 +145,8 @@ pub fn provision(site: &Site, setup: Setup<'_>, cluster: &Cluster, baseline: &Ba
         pool_bytes,
         servers: u64::from(cluster.servers),
         pooled_servers: if pooled { u64::from(cluster.servers) } else { 0 },
-        pools: if pooled { u64::from(cluster.servers.div_ceil(setup.pool_servers(&site.shape))) } else { 0 },
+        pools: if pooled { topology.pools().len() as u64 } else { 0 },
+        devices: if pooled { u64::from(topology.ledgers()) * u64::from(topology.emcs) } else { 0 },
         tally,
     })
 }

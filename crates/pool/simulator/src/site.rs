@@ -8,6 +8,7 @@ use vmtrace::Vm;
 
 use crate::faults::Faults;
 use crate::memory::MemoryPolicy;
+use crate::pod::Pod;
 use crate::service_level::ServiceLevel;
 use crate::spill::{PUBLISHED, Spill};
 
@@ -18,9 +19,11 @@ pub struct Site {
     pub shape: Shape,
     /// The policy that chooses a server for a VM.
     pub strategy: Strategy,
-    /// Memory controllers of each pool.
+    /// Memory controllers of each pool, which all its servers reach.
     pub emcs: u16,
-    /// Slices of each pool that are kept free: no VM gets them.
+    /// Connects the servers of a pool to devices of few ports instead.
+    pub pod: Option<Pod>,
+    /// Slices of each pool, or of each device of a sparse pod, that are kept free: no VM gets them.
     pub buffer_slices: Slices,
     /// Time that a host takes to release one slice: minimum and maximum. Drawn for every release.
     pub offline: (Ns, Ns),
@@ -53,6 +56,7 @@ impl Default for Site {
             shape: Shape { nodes: 2, node_cores: 24, node_mib: 384 << 10 },
             strategy: Strategy::BestFit,
             emcs: 1,
+            pod: None,
             buffer_slices: Slices::ZERO,
             offline: (Ns(10 * MS), Ns(100 * MS)),
             scrub: Ns(30 * MS),

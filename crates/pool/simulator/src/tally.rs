@@ -31,6 +31,10 @@ pub struct Tally {
     pub lost_with_host: u64,
     /// VMs lost with an EMC.
     pub lost_with_emc: u64,
+    /// Of these, the most that were lost with one failure.
+    pub lost_with_emc_max: u64,
+    /// Failures of EMCs.
+    pub emc_failures: u64,
     /// Failures of hosts, EMCs and managers.
     pub faults: u64,
     /// Messages that were delivered late because the pool's manager had failed.
@@ -52,7 +56,7 @@ pub struct Tally {
     /// Peak local memory of each server, in MiB.
     #[serde(skip)]
     pub server_peaks_mib: Vec<u64>,
-    /// Peak use of each pool.
+    /// Peak use of each pool, or of each device of sparse pods.
     #[serde(skip)]
     pub pool_peaks: Vec<PoolPeak>,
 }
@@ -110,15 +114,15 @@ impl Required {
         self.uniform_pool_bytes += uniform_pool_bytes;
     }
 
-    /// Computes the memory from the peaks of one cluster with `pool_servers` servers per pool.
+    /// Computes the memory from the peaks of one cluster, which has `ratio.0` pools, or devices of sparse pods, for `ratio.1` servers.
     #[must_use]
-    pub fn of(server_peaks_mib: &[u64], pool_peaks: &[PoolPeak], buffer: Slices, pool_servers: u32) -> Self {
+    pub fn of(server_peaks_mib: &[u64], pool_peaks: &[PoolPeak], buffer: Slices, ratio: (u32, u32)) -> Self {
         let bytes = |slices: Slices| slices.bytes(SLICE);
         let with_buffer = |peak: &PoolPeak| if peak.in_use > Slices::ZERO { peak.in_use + buffer } else { Slices::ZERO };
         let of_pools = || pool_peaks.iter().map(|peak| bytes(with_buffer(peak)));
         let servers = server_peaks_mib.len() as u64;
         let most = of_pools().max().unwrap_or_default();
-        let proportional = u128::from(most.0) * u128::from(servers) / u128::from(pool_servers.max(1));
+        let proportional = u128::from(most.0) * u128::from(servers) * u128::from(ratio.0) / u128::from(ratio.1.max(1));
         Self {
             local_bytes: Bytes::mib(server_peaks_mib.iter().sum()),
             pool_bytes: of_pools().sum(),
@@ -133,7 +137,9 @@ impl Tally {
     /// Adds the tally of another cluster. Peaks of single servers and pools are not added; [`Tally::required`] contains them.
     pub fn add(&mut self, other: &Self) {
         let Self { events, started, rejected, moved, fell_back, spanning, pooled, mispredicted, mitigated, left_slow, .. } = other;
-        let Self { lost_with_host, lost_with_emc, faults, deferred, starts_above_1_gib_per_s, starts_above_10_gib_per_s, .. } = other;
+        let Self {
+            lost_with_host, lost_with_emc, emc_failures, faults, deferred, starts_above_1_gib_per_s, starts_above_10_gib_per_s, ..
+        } = other;
         for (sum, more) in [
             (&mut self.events, events),
             (&mut self.started, started),
@@ -147,6 +153,7 @@ impl Tally {
             (&mut self.left_slow, left_slow),
             (&mut self.lost_with_host, lost_with_host),
             (&mut self.lost_with_emc, lost_with_emc),
+            (&mut self.emc_failures, emc_failures),
             (&mut self.faults, faults),
             (&mut self.deferred, deferred),
             (&mut self.starts_above_1_gib_per_s, starts_above_1_gib_per_s),
@@ -158,6 +165,7 @@ impl Tally {
         self.memory_gib_hours += other.memory_gib_hours;
         self.pool_gib_hours += other.pool_gib_hours;
         self.remote_gib_hours += other.remote_gib_hours;
+        self.lost_with_emc_max = self.lost_with_emc_max.max(other.lost_with_emc_max);
         self.release_gib_per_s_max = self.release_gib_per_s_max.max(other.release_gib_per_s_max);
     }
 
@@ -182,14 +190,20 @@ mod tests {
     #[test]
     fn required_memory_is_the_sum_of_peaks() {
         let peaks = [4, 2].map(|in_use| PoolPeak { in_use: Slices(in_use), online: Slices(in_use - 1) });
-        let required = Required::of(&[1_024, 3_072, 2_048, 0], &peaks, Slices(1), 2);
+        let required = Required::of(&[1_024, 3_072, 2_048, 0], &peaks, Slices(1), (1, 2));
         let gib = Bytes::gib;
         assert_eq!(required.online_bytes(), gib(10));
         assert_eq!((required.local_bytes, required.pool_bytes), (gib(6), gib(8)));
         assert_eq!((required.uniform_local_bytes, required.uniform_pool_bytes), (gib(12), gib(10)));
         // The last pool has one server of two.
-        assert_eq!(Required::of(&[0, 0, 0], &peaks, Slices::ZERO, 2).uniform_pool_bytes, gib(6));
-        assert_eq!(Required::of(&[1_024], &[PoolPeak::default()], Slices(5), 1).pool_bytes, Bytes::ZERO, "an unused pool needs no buffer");
+        assert_eq!(Required::of(&[0, 0, 0], &peaks, Slices::ZERO, (1, 2)).uniform_pool_bytes, gib(6));
+        // Devices of a sparse pod: 3 for each server, of 2 ports.
+        assert_eq!(Required::of(&[0, 0], &peaks, Slices::ZERO, (3, 2)).uniform_pool_bytes, gib(12));
+        assert_eq!(
+            Required::of(&[1_024], &[PoolPeak::default()], Slices(5), (1, 1)).pool_bytes,
+            Bytes::ZERO,
+            "an unused pool needs no buffer"
+        );
         assert_eq!((saved(Bytes(75), Bytes(100)), saved(Bytes(1), Bytes::ZERO)), (0.25, 0.0));
     }
 }

@@ -9,7 +9,6 @@ use anyhow::{Context, Result, bail};
 use placement::{Shape, Strategy};
 use pool::Ns;
 use simulator::faults::Faults;
-use simulator::latency::Latency;
 use simulator::memory::MemoryPolicy;
 use simulator::oracle::{Accuracy, Oracle};
 use simulator::predictions::Predictions;
@@ -25,6 +24,7 @@ pub(crate) mod arguments;
 mod missing;
 mod models;
 pub(crate) mod money;
+mod pods;
 mod report;
 mod text;
 
@@ -50,6 +50,7 @@ struct Planned<'a> {
 /// Runs `thermocline pool simulate`.
 pub(super) fn simulate(format: Format, arguments: &Simulate) -> Result<()> {
     let site = site(arguments)?;
+    pods::check(arguments, &site)?;
     let trace = Trace::open(&arguments.trace)?;
     let trained = TrainedModels::of(arguments)?;
     let (vms, assumed) = vms(&trace, arguments)?;
@@ -70,7 +71,7 @@ pub(super) fn simulate(format: Format, arguments: &Simulate) -> Result<()> {
     let tasks = setups.len() * clusters.len();
     let also = ExtraRuns { confirm: arguments.confirm, provision: arguments.provision.is_some() };
     let outcomes = with_progress("runs", tasks, |done| study::run(&site, &clusters, &baselines, &setups, also, threads, done))?;
-    let rows = planned.iter().zip(outcomes).map(|(planned, outcome)| row(planned, outcome, arguments.prices.as_ref())).collect();
+    let rows = planned.iter().zip(outcomes).map(|(planned, outcome)| row(planned, outcome, &site, arguments.prices.as_ref())).collect();
     let report = Report {
         assumed,
         missing,
@@ -97,6 +98,7 @@ fn site(arguments: &Simulate) -> Result<Site> {
         },
         strategy: Strategy::named(&arguments.placement, arguments.seed)?,
         emcs: arguments.emcs,
+        pod: arguments.pod,
         buffer_slices: pool::Slices(arguments.buffer),
         offline: (nanos(arguments.offline.0), nanos(arguments.offline.1)),
         scrub: nanos(arguments.scrub),
@@ -156,7 +158,7 @@ fn plan<'a>(arguments: &Simulate, clusters: &[Cluster], predictions: &'a BTreeMa
     for &latency in &arguments.latency {
         for &split in &arguments.memory {
             for &pool_sockets in &arguments.pool_sizes {
-                let added_ns = Latency::added_ns(latency, pool_sockets);
+                let added_ns = arguments.added_ns(latency, pool_sockets);
                 let accuracy = match split {
                     Split::Pond => Some(arguments.accuracy.unwrap_or(published(added_ns))),
                     Split::Oracle => Some(Accuracy::PERFECT),
@@ -200,9 +202,10 @@ impl Planned<'_> {
 }
 
 #[expect(clippy::cast_precision_loss, reason = "ratios")]
-fn row<'a>(planned: &Planned<'a>, outcome: Outcome, prices: Option<&Prices>) -> Row<'a> {
+fn row<'a>(planned: &Planned<'a>, outcome: Outcome, site: &Site, prices: Option<&Prices>) -> Row<'a> {
     Row {
         pool_sockets: planned.pool_sockets,
+        pod: pods::overlap(planned.pool_sockets, site),
         memory: planned.name(),
         added_ns: planned.added_ns,
         accuracy: planned.accuracy,

@@ -2,10 +2,10 @@
 
 use pool::{Generation, SliceId};
 
-/// A batch is complete: its number in [`Batches`], and its pool.
+/// A batch is complete: its number in [`Batches`], and its ledger.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct BatchDone {
-    pub(crate) pool: u32,
+    pub(crate) ledger: u32,
     pub(crate) batch: u32,
 }
 

@@ -19,7 +19,7 @@ pub struct Baseline {
 pub enum Capacity<'a> {
     /// Pools and servers are large enough for any demand, to measure what they need.
     Ample,
-    /// Slices of each pool. Servers are as with [`Capacity::Ample`].
+    /// Slices of each pool, or of each device of sparse pods. Servers are as with [`Capacity::Ample`].
     Slices(&'a [Slices]),
     /// All servers are alike and all pools are alike.
     Uniform(UniformCapacity),
@@ -38,11 +38,11 @@ pub struct UniformCapacity {
 /// Slices that an ample pool has in addition, for VMs that are moved to its servers after a fault.
 const AMPLE_MIN_SLICES: u64 = 256;
 
-/// Returns slices that suffice for any demand on a pool: twice the peak of all memory of its servers, because slices may
+/// Returns slices that suffice for any demand on a ledger: twice the peak of all memory of its servers, because slices may
 /// still be in release when others are assigned.
-pub(crate) fn ample_slices(baseline: Option<&Baseline>, pool: u32, pool_servers: u32) -> Slices {
+pub(crate) fn ample_slices(baseline: Option<&Baseline>, servers: &[u32]) -> Slices {
     let peaks = baseline.map_or(&[][..], |baseline| &baseline.tally.server_peaks_mib);
-    let mib: u64 = peaks.chunks(pool_servers as usize).nth(pool as usize).unwrap_or_default().iter().sum();
+    let mib: u64 = servers.iter().filter_map(|&server| peaks.get(server as usize)).sum();
     Slices(u32::try_from((mib >> 10) * 2 + AMPLE_MIN_SLICES).unwrap_or(u32::MAX / 2).min(u32::MAX / 2))
 }
 

@@ -2,19 +2,20 @@
 
 use fastrand::Rng;
 use placement::{Fleet, Placement, Request};
-use pool::{Command, HostId, Ns, Pool, SLICE, Slices, VmId};
+use pool::{Command, Ns, Pool, SLICE, Slices, VmId};
 use vmtrace::Vm;
 
 use super::batches::Batches;
-use super::capacity::{Baseline, Capacity, ample_slices, proportional_slices};
+use super::capacity::{Baseline, Capacity};
 use super::exchange;
 use super::state::{End, Event, Run, RunningVm, SECOND};
-use crate::faults::{self, Component, FaultEvent};
-use crate::memory::{MemoryPolicy, mib};
+use crate::faults::{self, Component, Components, FaultEvent};
+use crate::memory::mib;
 use crate::queue::Queue;
 use crate::service_level::Rule;
 use crate::site::{Cluster, Setup, Site};
 use crate::tally::{PoolPeak, Required, Tally};
+use crate::topology::{Link, Topology};
 
 impl<'a> Run<'a> {
     /// Creates a run at its beginning. Returns `None` if the servers' shape is invalid (see [`Fleet::new`]).
@@ -26,7 +27,6 @@ impl<'a> Run<'a> {
         baseline: Option<&'a Baseline>,
         capacity: Capacity<'_>,
     ) -> Option<Self> {
-        let pool_servers = setup.pool_servers(&site.shape);
         let mut shape = site.shape;
         if let Capacity::Uniform(uniform) = capacity {
             shape.node_mib = uniform.node_mib;
@@ -34,27 +34,16 @@ impl<'a> Run<'a> {
             // The run measures what servers need, so their memory must not limit it. Halved, so that sums do not overflow.
             shape.node_mib = u32::MAX / 2;
         }
-        let fleet = Fleet::new(shape, cluster.servers, pool_servers)?;
-        let without_pools = matches!(setup.memory, MemoryPolicy::AllLocal);
-        let count = if without_pools { 0 } else { fleet.pools() };
-        let pools = (0..count).map(|pool| {
-            let slices = match capacity {
-                Capacity::Ample => ample_slices(baseline, pool, pool_servers),
-                Capacity::Slices(slices) => slices.get(pool as usize).copied().unwrap_or_default(),
-                Capacity::Uniform(uniform) => {
-                    let servers = pool_servers.min(cluster.servers - pool * pool_servers);
-                    proportional_slices(uniform.pool_slices, servers, pool_servers)
-                }
-            };
-            exchange::new_pool(site, slices, pool_servers)
-        });
-        let pools: Vec<Pool> = pools.collect();
+        // Servers of one pool may reach different memory, so each has its own free space.
+        let fleet = Fleet::new(shape, cluster.servers, 1)?;
+        let topology = Topology::new(site, &setup, cluster.servers);
+        let pools = exchange::new_pools(site, &topology, capacity, baseline, setup.pool_servers(&site.shape));
         let begins = cluster.vms.first().map_or(0, |vm| vm.arrival);
         let until = Ns(seconds(cluster.ends, begins).0.saturating_add(1));
         let mut run = Self {
             random: Rng::with_seed(site.seed),
             queue: Queue::default(),
-            spaces: pools.iter().map(exchange::space).collect(),
+            spaces: (0..cluster.servers).map(|server| topology.space(server, &pools)).collect(),
             deferred: vec![Vec::new(); pools.len()],
             ticks: vec![false; pools.len()],
             running: vec![None; cluster.vms.len()],
@@ -72,30 +61,40 @@ impl<'a> Run<'a> {
             site,
             setup,
             cluster,
-            pool_servers,
+            topology,
             fleet,
             pools,
         };
-        for fault in faults::schedule(&site.faults, site.seed, cluster.servers, count, site.emcs.max(1), until) {
+        for fault in faults::schedule(&site.faults, site.seed, run.components(), until) {
             run.queue.schedule(fault.at, Event::Fault(fault));
         }
         run.schedule_arrival(0);
         Some(run)
     }
 
-    /// Returns the pools.
+    fn components(&self) -> Components {
+        let pools = u32::try_from(self.topology.pools().len()).unwrap_or(u32::MAX);
+        Components { servers: self.cluster.servers, pools, ledgers: self.topology.ledgers(), emcs: self.topology.emcs }
+    }
+
+    /// Returns the pools; of sparse pods, the devices.
     #[must_use]
     pub fn pools(&self) -> &[Pool] {
         &self.pools
     }
 
-    /// Returns the slices of running VMs, by pool.
+    /// Returns the slices of running VMs, by pool; of sparse pods, by device.
     #[must_use]
     pub fn slices_in_use(&self) -> Vec<Slices> {
         let mut sums = vec![Slices::ZERO; self.pools.len()];
-        for vm in self.running.iter().flatten().filter(|vm| vm.slices > Slices::ZERO) {
-            if let Some(sum) = sums.get_mut(self.fleet.pool_of(vm.placement.server).0 as usize) {
-                *sum = *sum + vm.slices;
+        for (number, vm) in (0u64..).zip(&self.running).filter_map(|(number, vm)| Some((number, vm.as_ref()?))) {
+            match self.topology.links(vm.placement.server) {
+                [link] => sums[link.ledger as usize] = sums[link.ledger as usize] + vm.slices,
+                links => {
+                    for &Link { ledger, .. } in links {
+                        sums[ledger as usize] = sums[ledger as usize] + self.pools[ledger as usize].slices_of(VmId(number));
+                    }
+                }
             }
         }
         sums
@@ -115,9 +114,9 @@ impl<'a> Run<'a> {
             Event::SlowdownDetected(vm) => self.mitigate(vm),
             Event::CopyDone(vm) => self.copy_done(vm),
             Event::BatchDone(done) => self.batch_done(done),
-            Event::Tick { pool } => {
-                self.ticks[pool as usize] = false;
-                self.send(pool, Command::Tick);
+            Event::Tick { ledger } => {
+                self.ticks[ledger as usize] = false;
+                self.send(ledger, Command::Tick);
             }
             Event::Fault(fault) => self.fault(fault),
         }
@@ -134,7 +133,7 @@ impl<'a> Run<'a> {
             }
         }
         let (peaks, pools) = (&self.tally.server_peaks_mib, &self.tally.pool_peaks);
-        self.tally.required = Required::of(peaks, pools, self.site.buffer_slices, self.pool_servers);
+        self.tally.required = Required::of(peaks, pools, self.site.buffer_slices, self.topology.ratio);
         self.tally
     }
 
@@ -179,8 +178,7 @@ impl<'a> Run<'a> {
         for slices in [Some(requested), (requested > Slices::ZERO).then_some(Slices::ZERO)].into_iter().flatten() {
             let pooled_mib = u32::try_from(slices.bytes(SLICE).0 >> 20).unwrap_or(u32::MAX);
             let request = Request { id: vm.id, cores: vm.cores, local_mib: mib(vm).saturating_sub(pooled_mib), pool_slices: slices };
-            let on_own =
-                own.filter(|&server| slices == Slices::ZERO || self.spaces[self.fleet.pool_of(server).0 as usize].grantable >= slices);
+            let on_own = own.filter(|&server| slices == Slices::ZERO || self.spaces[server as usize].grantable >= slices);
             let on_own = on_own.and_then(|server| self.fleet.fit_on(server, &request));
             let placement = match on_own {
                 Some(placement) => placement,
@@ -189,7 +187,7 @@ impl<'a> Run<'a> {
                     None => continue,
                 },
             };
-            if slices > Slices::ZERO && !self.assign(index, &placement, slices) {
+            if slices > Slices::ZERO && !self.assign(index, placement.server, slices) {
                 continue;
             }
             self.fleet.reserve(&placement);
@@ -223,12 +221,17 @@ impl<'a> Run<'a> {
         let server = state.placement.server;
         self.used_mib[server as usize] -= state.placement.nodes.iter().map(|node| u64::from(node.mib)).sum::<u64>();
         match why {
-            End::Left if state.slices > Slices::ZERO => {
-                self.send(self.fleet.pool_of(server).0, Command::Return { vm: VmId(u64::from(vm)) })
-            }
+            End::Left if state.slices > Slices::ZERO => self.give_back(vm, server),
             End::Left => {}
+            // The host has failed for all ledgers that it reaches.
             End::Lost(pool::Cause::Host) => self.tally.lost_with_host += 1,
-            End::Lost(pool::Cause::Emc) => self.tally.lost_with_emc += 1,
+            End::Lost(pool::Cause::Emc) => {
+                self.tally.lost_with_emc += 1;
+                // Other devices may still have memory of this VM.
+                if state.slices > Slices::ZERO {
+                    self.give_back(vm, server);
+                }
+            }
         }
     }
 
@@ -252,26 +255,30 @@ impl<'a> Run<'a> {
         let Some(state) = self.running[vm as usize] else { return };
         self.account(vm as usize, &state);
         self.running[vm as usize] = Some(RunningVm { slices: Slices::ZERO, since: self.now, ..state });
-        self.send(self.fleet.pool_of(state.placement.server).0, Command::Return { vm: VmId(u64::from(vm)) });
+        self.give_back(vm, state.placement.server);
     }
 
     fn fault(&mut self, FaultEvent { component, fails, .. }: FaultEvent) {
         self.tally.faults += u64::from(fails);
         match component {
-            Component::Emc { pool, emc } => {
-                let emc = pool::EmcId(emc);
-                self.send(pool, if fails { Command::EmcFailed(emc) } else { Command::EmcRepaired(emc) });
+            Component::Emc { ledger, emc } => {
+                let (emc, lost) = (pool::EmcId(emc), self.tally.lost_with_emc);
+                self.send(ledger, if fails { Command::EmcFailed(emc) } else { Command::EmcRepaired(emc) });
+                self.tally.emc_failures += u64::from(fails);
+                self.tally.lost_with_emc_max = self.tally.lost_with_emc_max.max(self.tally.lost_with_emc - lost);
             }
-            Component::Manager { pool } => self.send(pool, if fails { Command::ManagerFailed } else { Command::ManagerBack }),
+            Component::Manager { pool } => {
+                for ledger in self.topology.pools()[pool as usize].0.clone() {
+                    self.send(ledger, if fails { Command::ManagerFailed } else { Command::ManagerBack });
+                }
+            }
             Component::Host { server } => {
-                let (pool, host) = self.fleet.pool_of(server);
-                let host = HostId(u16::try_from(host).unwrap_or(u16::MAX));
                 self.fleet.set_up(server, !fails);
-                if !self.pools.is_empty() {
-                    self.send(pool, if fails { Command::HostFailed(host) } else { Command::HostBack(host) });
+                for Link { ledger, host } in self.topology.links(server).to_vec() {
+                    self.send(ledger, if fails { Command::HostFailed(host) } else { Command::HostBack(host) });
                 }
                 if fails {
-                    // The pool reported the VMs with pool memory as lost; the others on this host are lost as well.
+                    // The ledgers reported the VMs with pool memory as lost; the others on this host are lost as well.
                     for vm in 0..u32::try_from(self.running.len()).unwrap_or(u32::MAX) {
                         if self.running[vm as usize].is_some_and(|state| state.placement.server == server) {
                             self.end(vm, End::Lost(pool::Cause::Host));

@@ -9,6 +9,7 @@ use crate::faults::FaultEvent;
 use crate::queue::Queue;
 use crate::site::{Cluster, Setup, Site};
 use crate::tally::Tally;
+use crate::topology::Topology;
 
 /// Nanoseconds of a second, the unit of time in traces.
 pub(crate) const SECOND: u64 = 1_000_000_000;
@@ -24,7 +25,7 @@ pub(crate) enum Event {
     CopyDone(u32),
     BatchDone(BatchDone),
     Tick {
-        pool: u32,
+        ledger: u32,
     },
     Fault(FaultEvent),
 }
@@ -55,20 +56,21 @@ pub struct Run<'a> {
     pub(crate) servers: Option<&'a [Option<u32>]>,
     /// Whether the placement policy chooses a server for every VM, and its server in the baseline is ignored.
     pub(crate) scheduled: bool,
-    pub(crate) pool_servers: u32,
+    pub(crate) topology: Topology,
     /// Whether pools have a fixed size.
     pub(crate) bounded: bool,
     pub(crate) random: Rng,
     pub(crate) queue: Queue<Event>,
     pub(crate) fleet: Fleet,
+    /// The ledgers of the topology.
     pub(crate) pools: Vec<Pool>,
-    /// Free space of each pool.
+    /// Free pool memory that each server reaches.
     pub(crate) spaces: Vec<PoolSpace>,
     pub(crate) running: Vec<Option<RunningVm>>,
     pub(crate) batches: Batches,
-    /// Commands for each pool whose manager has failed, to be submitted when it works again.
+    /// Commands for each ledger whose manager has failed, to be submitted when it works again.
     pub(crate) deferred: Vec<Vec<Command>>,
-    /// Whether a tick of each pool is scheduled.
+    /// Whether a tick of each ledger is scheduled.
     pub(crate) ticks: Vec<bool>,
     /// Local memory in use on each server, in MiB.
     pub(crate) used_mib: Vec<u64>,

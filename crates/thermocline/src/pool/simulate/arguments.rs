@@ -8,10 +8,12 @@ use std::time::Duration;
 use clap::Args;
 use simulator::latency::Latency;
 use simulator::oracle::Accuracy;
+use simulator::pod::Pod;
 use simulator::service_level::Rule;
 use units::{Bytes, RatioPpm};
 
 use super::money::Prices;
+use super::pods;
 use crate::values::{duration, latency, ratio, share, size};
 
 #[derive(Debug, Args)]
@@ -28,7 +30,7 @@ pub(crate) struct Simulate {
     #[arg(long, value_name = "POLICY,...", value_delimiter = ',', default_value = "static=15%,pond")]
     pub(crate) memory: Vec<Split>,
     /// Added latency of a pool access: a time such as 64ns (182 % of local latency) or 140ns (222 %); by_pool_size, for
-    /// multi-port controllers of that pool size; switch_only, for switches
+    /// multi-port controllers of that pool size, or of as many ports as a device of --pod; switch_only, for switches
     #[arg(long, value_name = "LATENCY,...", value_delimiter = ',', default_value = "64ns,140ns", value_parser = added)]
     pub(crate) latency: Vec<Latency>,
     /// Accuracy of pond's predictions, as shares of all VMs, and of memory for untouched:
@@ -90,7 +92,11 @@ pub(crate) struct Simulate {
     /// External memory controllers (EMCs) of a pool; all of a VM's pool memory is behind one
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=64))]
     pub(crate) emcs: u16,
-    /// Free buffer of each pool, so that no VM waits for slices that are being released
+    /// Sparse pods: a server does not reach all memory of its pool, but `per-server` devices, each of which has `ports` ports for one
+    /// server each. A VM has memory of several of its server's devices: of `per-vm` at most [default of per-vm: per-server]
+    #[arg(long, value_name = "ports=N,per-server=N,per-vm=N", value_parser = pods::parse, conflicts_with = "emcs")]
+    pub(crate) pod: Option<Pod>,
+    /// Free buffer of each pool, or of each device of --pod, so that no VM waits for slices that are being released
     #[arg(long, value_name = "SIZE", default_value = "0GiB", value_parser = slices)]
     pub(crate) buffer: u32,
     /// Time that a host takes to release a GiB: minimum and maximum
@@ -127,8 +133,9 @@ pub(crate) struct Simulate {
     #[arg(long, value_name = "RATIO", default_value = "0.1%", value_parser = share, requires = "provision")]
     pub(crate) service_level: RatioPpm,
     /// Prices, in any currency: of a GiB of DRAM in a server and in a pool, of what connects a server to its pool (ports, cables,
-    /// retimers), and of a pool's devices and switches without DRAM. Prints whether to buy, with a 95 % interval over clusters
-    #[arg(long, value_name = "dram=PRICE,pool_dram=PRICE,server=PRICE,pool=PRICE", requires = "provision", value_parser = Prices::parse)]
+    /// retimers), of a pool's devices and switches without DRAM, and of each controller or device. Prints whether to buy, with a 95 %
+    /// interval over clusters
+    #[arg(long, value_name = "dram=PRICE,pool_dram=PRICE,server=PRICE,pool=PRICE,device=PRICE", requires = "provision", value_parser = Prices::parse)]
     pub(crate) prices: Option<Prices>,
     /// The seed of all random draws
     #[arg(long, value_name = "NUMBER", default_value_t = 1)]
@@ -136,6 +143,14 @@ pub(crate) struct Simulate {
     /// Number of threads [default: all cores]
     #[arg(long)]
     pub(crate) threads: Option<NonZero<usize>>,
+}
+
+impl Simulate {
+    /// The added latency of a pool of so many sockets. That of a controller depends on its ports: one for each socket of a pool that all
+    /// its servers reach (Pond section 4.1), and those of a device in a sparse pod.
+    pub(crate) fn added_ns(&self, latency: Latency, pool_sockets: u32) -> u32 {
+        latency.added_ns(self.pod.map_or(pool_sockets, |pod| u32::from(pod.ports)))
+    }
 }
 
 /// A memory policy by name.

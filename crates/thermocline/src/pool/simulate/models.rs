@@ -51,7 +51,7 @@ impl TrainedModels {
         if !arguments.memory.contains(&Split::Models) {
             return BTreeMap::new();
         }
-        let sizes = |latency: Latency| arguments.pool_sizes.iter().map(move |&sockets| latency.added_ns(sockets));
+        let sizes = |latency: Latency| arguments.pool_sizes.iter().map(move |&sockets| arguments.added_ns(latency, sockets));
         let added: BTreeSet<u32> = arguments.latency.iter().flat_map(|&latency| sizes(latency)).collect();
         let margin = arguments.margin.as_f64();
         let run_seconds = i64::try_from(arguments.counters_after.as_secs()).unwrap_or(i64::MAX);

@@ -21,12 +21,14 @@ pub(crate) struct Prices {
     pub(crate) server: f64,
     /// The devices and switches of one pool, without DRAM.
     pub(crate) pool: f64,
+    /// One controller of a pool, or one device of a sparse pod, without DRAM.
+    pub(crate) device: f64,
 }
 
 impl Prices {
-    /// Reads `dram=PRICE,pool_dram=PRICE,server=PRICE,pool=PRICE`. The price of pool DRAM is that of DRAM by default, the others are 0.
+    /// Reads `dram=PRICE,pool_dram=PRICE,server=PRICE,pool=PRICE,device=PRICE`. The price of pool DRAM is that of DRAM by default, the others are 0.
     pub(super) fn parse(text: &str) -> Result<Self, String> {
-        let (mut dram, mut pool_dram, mut server, mut pool) = (None, None, 0.0, 0.0);
+        let (mut dram, mut pool_dram, mut server, mut pool, mut device) = (None, None, 0.0, 0.0, 0.0);
         for part in text.split(',') {
             let (key, value) =
                 part.split_once('=').ok_or_else(|| format!("{part:?} has no price; write it as KEY=PRICE, such as dram=3"))?;
@@ -36,11 +38,12 @@ impl Prices {
                 "pool_dram" => pool_dram = Some(value),
                 "server" => server = value,
                 "pool" => pool = value,
-                _ => return Err(format!("{key:?} is not known; there are dram, pool_dram, server and pool")),
+                "device" => device = value,
+                _ => return Err(format!("{key:?} is not known; there are dram, pool_dram, server, pool and device")),
             }
         }
         let dram = dram.filter(|price| *price > 0.0).ok_or("give the price of a GiB of DRAM, such as dram=3")?;
-        Ok(Self { dram_gib: dram, pool_gib: pool_dram.unwrap_or(dram), server, pool })
+        Ok(Self { dram_gib: dram, pool_gib: pool_dram.unwrap_or(dram), server, pool, device })
     }
 }
 
@@ -95,7 +98,8 @@ impl Money {
             let servers = of.servers.max(1) as f64;
             let local = gib(of.bytes) - gib(of.pool_bytes);
             let dram = (gib(of.local_only_bytes) - local) * prices.dram_gib - gib(of.pool_bytes) * prices.pool_gib;
-            let hardware = of.pooled_servers as f64 * prices.server + of.pools as f64 * prices.pool;
+            let devices = of.pools as f64 * prices.pool + of.devices as f64 * prices.device;
+            let hardware = of.pooled_servers as f64 * prices.server + devices;
             saved.push((dram - hardware) / servers);
             break_even += dram / servers / count;
         }
@@ -121,7 +125,7 @@ impl Money {
 mod tests {
     use super::*;
 
-    /// A cluster of 8 servers and one pool, with GiB without pools, of local memory and of the pool.
+    /// A cluster of 8 servers and one pool of two devices, with GiB without pools, of local memory and of the pool.
     fn cluster(without: u64, local: u64, pool: u64) -> Provisioned {
         let pooled = u64::from(pool > 0);
         Provisioned {
@@ -131,6 +135,7 @@ mod tests {
             servers: 8,
             pooled_servers: 8 * pooled,
             pools: pooled,
+            devices: 2 * pooled,
             ..Provisioned::default()
         }
     }
@@ -147,6 +152,7 @@ mod tests {
         // 160, 176 and 192 GiB of 8 servers.
         check("dram=2", &saves, 44.0, 44.0, Verdict::Buy);
         check("dram=2,server=20,pool=80", &saves, 14.0, 44.0, Verdict::Buy);
+        check("dram=2,server=20,pool=40,device=20", &saves, 14.0, 44.0, Verdict::Buy);
         check("dram=2,server=43", &saves, 1.0, 44.0, Verdict::Undecided);
         check("dram=2,server=60", &saves, -16.0, 44.0, Verdict::DoNotBuy);
         // Pool memory at 2.5 times the price costs more than it saves.
@@ -169,8 +175,8 @@ mod tests {
 
     #[test]
     fn prices_are_read_or_refused() {
-        let prices = Prices::parse("dram=3,server=100,pool=2000,pool_dram=4").unwrap();
-        assert_eq!(prices, Prices { dram_gib: 3.0, pool_gib: 4.0, server: 100.0, pool: 2_000.0 });
+        let prices = Prices::parse("dram=3,server=100,pool=2000,pool_dram=4,device=50").unwrap();
+        assert_eq!(prices, Prices { dram_gib: 3.0, pool_gib: 4.0, server: 100.0, pool: 2_000.0, device: 50.0 });
         for (text, words) in [
             ("server=3", "price of a GiB of DRAM"),
             ("dram=0", "price of a GiB of DRAM"),

@@ -5,6 +5,7 @@ use std::path::Path;
 use serde::Serialize;
 use simulator::Site;
 use simulator::oracle::Accuracy;
+use simulator::pod::Overlap;
 use simulator::predictions::Quality;
 use simulator::study::Outcome;
 use units::Bytes;
@@ -52,6 +53,8 @@ pub(super) struct Report<'a> {
 #[derive(Debug, Serialize)]
 pub(super) struct Row<'a> {
     pub(super) pool_sockets: u32,
+    /// A sparse pod of this size; null unless requested.
+    pub(super) pod: Option<Overlap>,
     pub(super) memory: String,
     pub(super) added_ns: u32,
     /// Assumed accuracy of the predictions; only for pond and oracle.

@@ -5,8 +5,8 @@ use std::fmt::Write;
 use simulator::service_level::Rule;
 use units::Bytes;
 
-use super::models;
 use super::report::{Report, Row};
+use super::{models, pods};
 use crate::table::Table;
 
 fn percent(share: f64) -> String {
@@ -40,7 +40,9 @@ pub(super) fn text(report: &Report<'_>, confirmed: bool) -> String {
         percent(report.spanning_ratio),
         report.remote_ratio * 100.0
     );
+    pods::text(&mut text, report);
     configurations(&mut text, report);
+    pods::failures(&mut text, report);
     models::text(&mut text, &report.results);
     if report.results.iter().any(|row| row.outcome.provisioned.is_some()) {
         provisioned(&mut text, report);
