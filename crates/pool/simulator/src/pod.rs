@@ -86,7 +86,7 @@ impl Pod {
     /// Otherwise servers are connected at random, to the devices with most free ports. The same seed gives the same design.
     #[must_use]
     pub fn design(&self, servers: u32, seed: u64) -> Vec<Vec<u32>> {
-        design::cyclic(self, servers, seed).unwrap_or_else(|| design::balanced(self, servers, seed))
+        design::cyclic(*self, servers, seed).unwrap_or_else(|| design::balanced(*self, servers, seed))
     }
 
     /// Returns how the servers of a pod overlap.

@@ -50,7 +50,7 @@ struct Planned<'a> {
 /// Runs `thermocline pool simulate`.
 pub(super) fn simulate(format: Format, arguments: &Simulate) -> Result<()> {
     let site = site(arguments)?;
-    pods::check(arguments, &site)?;
+    pods::check(&site, &arguments.pool_sizes, &arguments.latency)?;
     let trace = Trace::open(&arguments.trace)?;
     let trained = TrainedModels::of(arguments)?;
     let (vms, assumed) = vms(&trace, arguments)?;

@@ -14,7 +14,7 @@ const STEPS_MAX: u32 = 200_000;
 /// because a pair's difference and its first server determine the device. A block gives each server as many devices as a device has
 /// ports. The differences are drawn at random: with small ones, neighbours would share devices with neighbours only, and these are
 /// filled at the same time by policies that prefer the first server.
-pub(super) fn cyclic(pod: &Pod, servers: u32, seed: u64) -> Option<Vec<Vec<u32>>> {
+pub(super) fn cyclic(pod: Pod, servers: u32, seed: u64) -> Option<Vec<Vec<u32>>> {
     let (ports, per_server) = (u32::from(pod.ports.max(1)), u32::from(pod.per_server));
     if ports < 2 || per_server % ports != 0 || per_server * (ports - 1) >= servers {
         return None;
@@ -140,7 +140,7 @@ impl Search {
 ///
 /// Each server in turn gets the devices with most free ports, so that the free ports of two devices never differ by more than one, and
 /// the last servers find enough devices. Among those, it gets the ones that it shares with the fewest servers which it meets already.
-pub(super) fn balanced(pod: &Pod, servers: u32, seed: u64) -> Vec<Vec<u32>> {
+pub(super) fn balanced(pod: Pod, servers: u32, seed: u64) -> Vec<Vec<u32>> {
     let (ports, per_server) = (u32::from(pod.ports.max(1)), u32::from(pod.per_server));
     let count = (servers * per_server).div_ceil(ports).max(per_server);
     let mut devices: Vec<Vec<u32>> = vec![Vec::new(); count as usize];

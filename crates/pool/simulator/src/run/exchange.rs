@@ -72,7 +72,7 @@ impl Run<'_> {
             self.pool_changed(ledger);
         }
         if self.bounded {
-            self.release_speed(returned);
+            self.release_speed(&mut returned);
         }
         !parts.is_empty()
     }
@@ -91,7 +91,7 @@ impl Run<'_> {
     /// Records the release speed that this VM start required: the maximum, over its slices, of the number of slices returned
     /// since that one was, divided by the time since. The time is at least one second, the resolution of traces.
     #[expect(clippy::cast_precision_loss, reason = "a speed")]
-    fn release_speed(&mut self, mut returned: Vec<u64>) {
+    fn release_speed(&mut self, returned: &mut [u64]) {
         returned.sort_unstable_by(|a, b| b.cmp(a));
         let speeds = returned.iter().zip(1u64..).map(|(&at, slices)| {
             let seconds = (self.now.0.saturating_sub(at) as f64 / SECOND as f64).max(1.0);

@@ -1,16 +1,10 @@
-//! Sparse pods on the command line of `thermocline pool simulate`, and in its report.
-
-use std::fmt::Write;
+//! Sparse pods on the command line of `thermocline pool simulate`.
 
 use anyhow::{Context, Result, bail};
 use simulator::latency::Latency;
 use simulator::memory::MemoryPolicy;
 use simulator::pod::{Overlap, Pod};
 use simulator::{Setup, Site};
-
-use super::arguments::Simulate;
-use super::report::Report;
-use crate::table::Table;
 
 /// The most ports of a device, and the most devices of a server.
 const PORTS_MAX: u16 = 16;
@@ -39,16 +33,16 @@ pub(super) fn parse(text: &str) -> Result<Pod, String> {
     Ok(Pod { ports, per_server, per_vm })
 }
 
-/// Checks that every pool size can be built as a pod.
+/// Checks that every pool size can be built as the site's pod.
 ///
 /// # Errors
-/// Which size cannot, and why.
-pub(super) fn check(arguments: &Simulate, site: &Site) -> Result<()> {
-    let Some(pod) = &arguments.pod else { return Ok(()) };
-    if arguments.latency.contains(&Latency::SwitchOnly) {
+/// Which size cannot, and why; a latency of switches, which pods do not have.
+pub(super) fn check(site: &Site, pool_sizes: &[u32], latencies: &[Latency]) -> Result<()> {
+    let Some(pod) = &site.pod else { return Ok(()) };
+    if latencies.contains(&Latency::SwitchOnly) {
         bail!("--latency switch_only with --pod: a sparse pod has no switches; use by_pool_size or a time");
     }
-    for &sockets in &arguments.pool_sizes {
+    for &sockets in pool_sizes {
         pod.check(servers(sockets, site)).with_context(|| format!("--pod with --pool-sizes {sockets}"))?;
     }
     Ok(())
@@ -61,47 +55,6 @@ fn servers(pool_sockets: u32, site: &Site) -> u32 {
 /// The overlap of a pod of so many sockets; `None` without pods.
 pub(super) fn overlap(pool_sockets: u32, site: &Site) -> Option<Overlap> {
     site.pod.map(|pod| pod.overlap(servers(pool_sockets, site), site.seed))
-}
-
-/// The pods of each size.
-pub(super) fn text(text: &mut String, report: &Report<'_>) {
-    let mut shown = Vec::new();
-    for pod in report.results.iter().filter_map(|row| row.pod) {
-        if shown.contains(&pod) {
-            continue;
-        }
-        shown.push(pod);
-        let Overlap { servers, devices, pairs, sharing_pairs, sharing_several_pairs } = pod;
-        let _ = writeln!(
-            text,
-            "sparse pods of {servers} servers: {devices} devices; of {pairs} pairs of servers {sharing_pairs} share a device, \
-             {sharing_several_pairs} more than one"
-        );
-    }
-}
-
-/// What the failure of a controller or device costs.
-pub(super) fn failures(text: &mut String, report: &Report<'_>) {
-    if report.site.faults.emc_every.is_none() {
-        return;
-    }
-    *text += "\nVMs lost with a memory controller that fails:\n";
-    let mut table = Table::new(&["<memory", "latency", "sockets", "failures", "VMs lost", "for each", "at most"]);
-    for row in &report.results {
-        let measured = &row.outcome.measured;
-        #[expect(clippy::cast_precision_loss, reason = "a ratio")]
-        let each = measured.lost_with_emc as f64 / measured.emc_failures.max(1) as f64;
-        table.row(&[
-            &row.memory,
-            &format!("{} ns", row.added_ns),
-            &row.pool_sockets,
-            &measured.emc_failures,
-            &measured.lost_with_emc,
-            &format!("{each:.1}"),
-            &measured.lost_with_emc_max,
-        ]);
-    }
-    *text += &table.to_string();
 }
 
 #[cfg(test)]

@@ -2,11 +2,12 @@
 
 use std::fmt::Write;
 
+use simulator::pod::Overlap;
 use simulator::service_level::Rule;
 use units::Bytes;
 
+use super::models;
 use super::report::{Report, Row};
-use super::{models, pods};
 use crate::table::Table;
 
 fn percent(share: f64) -> String {
@@ -40,9 +41,9 @@ pub(super) fn text(report: &Report<'_>, confirmed: bool) -> String {
         percent(report.spanning_ratio),
         report.remote_ratio * 100.0
     );
-    pods::text(&mut text, report);
+    pods(&mut text, report);
     configurations(&mut text, report);
-    pods::failures(&mut text, report);
+    failures(&mut text, report);
     models::text(&mut text, &report.results);
     if report.results.iter().any(|row| row.outcome.provisioned.is_some()) {
         provisioned(&mut text, report);
@@ -75,6 +76,47 @@ fn configurations(text: &mut String, report: &Report<'_>) {
         ]);
     }
     let _ = write!(text, "\n{table}");
+}
+
+/// The pods of each size.
+fn pods(text: &mut String, report: &Report<'_>) {
+    let mut shown = Vec::new();
+    for pod in report.results.iter().filter_map(|row| row.pod) {
+        if shown.contains(&pod) {
+            continue;
+        }
+        shown.push(pod);
+        let Overlap { servers, devices, pairs, sharing_pairs, sharing_several_pairs } = pod;
+        let _ = writeln!(
+            text,
+            "sparse pods of {servers} servers: {devices} devices; of {pairs} pairs of servers {sharing_pairs} share a device, \
+             {sharing_several_pairs} more than one"
+        );
+    }
+}
+
+/// What the failure of a controller or device costs.
+fn failures(text: &mut String, report: &Report<'_>) {
+    if report.site.faults.emc_every.is_none() {
+        return;
+    }
+    *text += "\nVMs lost with a memory controller that fails:\n";
+    let mut table = Table::new(&["<memory", "latency", "sockets", "failures", "VMs lost", "for each", "at most"]);
+    for row in &report.results {
+        let measured = &row.outcome.measured;
+        #[expect(clippy::cast_precision_loss, reason = "a ratio")]
+        let each = measured.lost_with_emc as f64 / measured.emc_failures.max(1) as f64;
+        table.row(&[
+            &row.memory,
+            &latency(row),
+            &row.pool_sockets,
+            &measured.emc_failures,
+            &measured.lost_with_emc,
+            &format!("{each:.1}"),
+            &measured.lost_with_emc_max,
+        ]);
+    }
+    *text += &table.to_string();
 }
 
 /// The smallest provisioning of each configuration.
