@@ -26,7 +26,7 @@ pub use about::{About, CategoryNames, number_of};
 pub use error::{Error, Result};
 pub use read::{Trace, Vms};
 pub use sort::{RUN_VMS, Sorter};
-pub use vm::{CORES_MAX, InvalidField, MEMORY_MAX, SECONDS_MAX, SLOWDOWN_MAX, SLOWDOWN_MIN, Vm};
+pub use vm::{CORES_MAX, InvalidField, MEMORY_MAX, Recorded, SECONDS_MAX, SLOWDOWN_MAX, SLOWDOWN_MIN, Vm};
 pub use write::{GROUP_VMS, Writer, Written};
 
 #[cfg(test)]

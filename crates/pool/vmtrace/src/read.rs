@@ -12,11 +12,11 @@ use parquet_guard::Guard;
 
 use crate::about::About;
 use crate::error::{Error, Result};
-use crate::schema::{self, COLUMNS, Row};
-use crate::vm::Vm;
+use crate::schema::{self, COLUMNS, OPTIONAL, Row, UNKNOWN};
+use crate::vm::{Recorded, Vm};
 
 /// Memory of one VM while its row group is decoded: its columns, and the VM.
-const VM_BYTES: u64 = (size_of::<Row>() + size_of::<Vm>()) as u64;
+const VM_BYTES: u64 = (size_of::<Row>() + size_of::<Vm>() + size_of::<Recorded>()) as u64;
 
 /// An open trace file.
 pub struct Trace {
@@ -25,8 +25,8 @@ pub struct Trace {
     about: About,
     reader: SerializedFileReader<File>,
     guard: Guard,
-    /// Position in the file of each of [`COLUMNS`].
-    columns: [usize; COLUMNS.len()],
+    /// Position in the file of each of [`COLUMNS`]; `None` for one that the file lacks.
+    columns: [Option<usize>; COLUMNS.len()],
 }
 
 impl std::fmt::Debug for Trace {
@@ -53,12 +53,16 @@ impl Trace {
         let (version, about) = schema::parse_metadata(path, metadata.key_value_metadata())?;
         let described = metadata.schema_descr().columns();
         let places: HashMap<String, usize> = described.iter().enumerate().map(|(at, column)| (column.path().string(), at)).collect();
-        let mut columns = [0; COLUMNS.len()];
-        for (column, name) in columns.iter_mut().zip(COLUMNS) {
-            *column =
-                *places.get(name).ok_or_else(|| Error::damaged(path, format!("the column {name} of version {version} is missing")))?;
-            if described[*column].max_def_level() > 0 || described[*column].max_rep_level() > 0 {
-                return Err(Error::damaged(path, format!("column {name} allows nulls or lists; every column is required and flat")));
+        let columns = COLUMNS.map(|name| places.get(name).copied());
+        for (at, (column, name)) in columns.iter().zip(COLUMNS).enumerate() {
+            match column.map(|column| &described[column]) {
+                Some(column) if column.max_def_level() > 0 || column.max_rep_level() > 0 => {
+                    return Err(Error::damaged(path, format!("column {name} allows nulls or lists; every column is required and flat")));
+                }
+                None if at < OPTIONAL => {
+                    return Err(Error::damaged(path, format!("the column {name} of version {version} is missing")));
+                }
+                _ => {}
             }
         }
         Ok(Self { path: path.to_owned(), version, about, columns, reader, guard })
@@ -117,10 +121,14 @@ impl Trace {
     fn group_unguarded(&self, index: usize) -> Result<Vec<Vm>> {
         let group = self.reader.get_row_group(index).map_err(Error::parquet(&self.path))?;
         let rows = usize::try_from(group.metadata().num_rows()).unwrap_or(usize::MAX);
-        let chunks = self.columns.iter().map(|&at| group.metadata().column(at));
+        let chunks = self.columns.iter().flatten().map(|&at| group.metadata().column(at));
         self.guard.check(rows, VM_BYTES, std::iter::empty(), chunks).map_err(|problem| self.damaged(problem))?;
         let mut columns: [Vec<i64>; COLUMNS.len()] = std::array::from_fn(|_| Vec::with_capacity(rows));
-        for ((column, &at), name) in columns.iter_mut().zip(&self.columns).zip(COLUMNS) {
+        for ((column, at), name) in columns.iter_mut().zip(&self.columns).zip(COLUMNS) {
+            let &Some(at) = at else {
+                column.resize(rows, UNKNOWN);
+                continue;
+            };
             let ColumnReader::Int64ColumnReader(mut reader) = group.get_column_reader(at).map_err(Error::parquet(&self.path))? else {
                 return Err(self.damaged(format!("column {name} is not a 64-bit integer")));
             };

@@ -1,7 +1,7 @@
 //! The columns and the metadata of a VM trace file.
 //!
-//! Every column is required (no nulls), flat and a signed 64-bit integer, which all Parquet readers read alike. Rows are
-//! sorted by arrival, then id.
+//! Every column is free of nulls, flat and a signed 64-bit integer, which all Parquet readers read alike. Rows are sorted by
+//! arrival, then id. Files of earlier programs lack the last four columns ([`OPTIONAL`]); their values are then unknown.
 //!
 //! | column | |
 //! |---|---|
@@ -14,6 +14,8 @@
 //! | `vm_type`, `guest_os`, `location` | indices into the lists of names in the metadata |
 //! | `untouched_ppm` | share of its memory that the VM never touched, in parts per million |
 //! | `slowdown_64ns_ppm`, `slowdown_140ns_ppm` | slowdown with all memory on the pool, in parts per million; -1,000,000: unknown |
+//! | `pool_bytes`, `pool_requested_bytes` | pool memory that a scheduler gave the VM, and that was requested; -1: no scheduler recorded it, as for the columns below |
+//! | `arrival_event`, `departure_event` | numbers of the scheduler's events: the order within a second |
 //!
 //! The metadata holds the version as `thermocline.vmtrace_version`, and [`About`] as JSON in `thermocline.vmtrace_about`.
 
@@ -29,13 +31,13 @@ use units::Bytes;
 
 use crate::about::About;
 use crate::error::{Error, Result};
-use crate::vm::Vm;
+use crate::vm::{Recorded, Vm};
 
 /// Version of the schema. A reader accepts older files and refuses newer ones.
 pub const VERSION: u64 = 1;
 
 /// The columns, in the order of the file.
-pub const COLUMNS: [&str; 13] = [
+pub const COLUMNS: [&str; 17] = [
     "id",
     "arrival_seconds",
     "lifetime_seconds",
@@ -49,9 +51,17 @@ pub const COLUMNS: [&str; 13] = [
     "untouched_ppm",
     "slowdown_64ns_ppm",
     "slowdown_140ns_ppm",
+    "pool_bytes",
+    "pool_requested_bytes",
+    "arrival_event",
+    "departure_event",
 ];
 
-const UNKNOWN: i64 = -1;
+/// The first of [`COLUMNS`] that a file may lack. Its values and those of the columns after it are then [`UNKNOWN`].
+pub(crate) const OPTIONAL: usize = 13;
+
+/// Marks an unknown value, of a slowdown excepted.
+pub(crate) const UNKNOWN: i64 = -1;
 /// Marks an unknown slowdown. It is below every valid value: no VM finishes in no time.
 const SLOWDOWN_UNKNOWN: i64 = -1_000_000;
 const PPM: f64 = 1e6;
@@ -71,6 +81,7 @@ fn ppm(ratio: Option<f64>, unknown: i64) -> i64 {
 pub(crate) fn row(vm: &Vm) -> Row {
     let wide = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
     let known = |number: Option<u16>| number.map_or(UNKNOWN, i64::from);
+    let recorded = |of: fn(&Recorded) -> Option<u64>| vm.recorded.as_deref().and_then(of).map_or(UNKNOWN, wide);
     [
         wide(vm.id),
         vm.arrival,
@@ -85,12 +96,16 @@ pub(crate) fn row(vm: &Vm) -> Row {
         ppm(vm.untouched_ratio, UNKNOWN),
         ppm(vm.slowdown_64ns, SLOWDOWN_UNKNOWN),
         ppm(vm.slowdown_140ns, SLOWDOWN_UNKNOWN),
+        recorded(|of| Some(of.pool_bytes.0)),
+        recorded(|of| Some(of.requested_bytes.0)),
+        recorded(|of| Some(of.arrival_event)),
+        recorded(|of| of.departure_event),
     ]
 }
 
 /// Converts a row to a VM and checks it. Returns the problem if a value is invalid.
 pub(crate) fn vm(row: &Row) -> Result<Vm, String> {
-    let invalid = |column: usize| format!("{} is {}, which is out of range", COLUMNS[column], row[column]);
+    let invalid = |column| invalid(row, column);
     let index = |column: usize| match row[column] {
         UNKNOWN => Ok(None),
         number => u16::try_from(number).map(Some).map_err(|_| invalid(column)),
@@ -120,9 +135,30 @@ pub(crate) fn vm(row: &Row) -> Result<Vm, String> {
         untouched_ratio: ratio(10, UNKNOWN),
         slowdown_64ns: ratio(11, SLOWDOWN_UNKNOWN),
         slowdown_140ns: ratio(12, SLOWDOWN_UNKNOWN),
+        recorded: recorded(row)?.map(Box::new),
     };
     vm.check().map_err(|error| error.to_string())?;
     Ok(vm)
+}
+
+/// Converts the columns of a scheduler's log; `None` if the row has none of it.
+fn recorded(row: &Row) -> Result<Option<Recorded>, String> {
+    let columns = OPTIONAL..COLUMNS.len();
+    if row[columns.clone()].iter().all(|&number| number == UNKNOWN) {
+        return Ok(None);
+    }
+    let number = |column: usize| u64::try_from(row[column]).map_err(|_| invalid(row, column));
+    let [pool, requested, arrival, departure] = [0, 1, 2, 3].map(|at| columns.start + at);
+    Ok(Some(Recorded {
+        pool_bytes: Bytes(number(pool)?),
+        requested_bytes: Bytes(number(requested)?),
+        arrival_event: number(arrival)?,
+        departure_event: if row[departure] == UNKNOWN { None } else { Some(number(departure)?) },
+    }))
+}
+
+fn invalid(row: &Row, column: usize) -> String {
+    format!("{} is {}, which is out of range", COLUMNS[column], row[column])
 }
 
 /// Returns the Parquet schema.

@@ -6,7 +6,7 @@ use parquet::file::metadata::KeyValue;
 use proptest::prelude::*;
 use units::Bytes;
 
-use crate::{About, CategoryNames, Error, Sorter, Trace, Vm, Writer};
+use crate::{About, CategoryNames, Error, Recorded, Sorter, Trace, Vm, Writer};
 
 fn about() -> About {
     let names = CategoryNames { vm_types: vec!["small".to_owned()], ..CategoryNames::default() };
@@ -28,6 +28,12 @@ fn full(id: u64, arrival: i64) -> Vm {
         untouched_ratio: Some(0.5),
         slowdown_64ns: Some(-0.01),
         slowdown_140ns: Some(1.25),
+        recorded: Some(Box::new(Recorded {
+            pool_bytes: Bytes::gib(1),
+            requested_bytes: Bytes::gib(3),
+            arrival_event: 7,
+            departure_event: None,
+        })),
         ..vm(id, arrival)
     }
 }
@@ -123,6 +129,10 @@ fn invalid_rows_are_named_in_the_error() {
     check(7, 65_536, "vm_type is 65536");
     check(10, 1_000_001, "untouched_ratio is 1.000001");
     check(12, i64::MIN, "slowdown_140ns");
+    check(13, 1 << 33, "pool_bytes is 8589934592; it must be at most the pool memory");
+    check(14, -1, "pool_requested_bytes is -1");
+    check(15, -1, "arrival_event is -1");
+    check(16, 9, "departure_event is 9");
 }
 
 proptest! {

@@ -47,6 +47,24 @@ pub struct Vm {
     pub slowdown_64ns: Option<f64>,
     /// Slowdown with 140 ns added (222 % of local latency).
     pub slowdown_140ns: Option<f64>,
+    /// What a scheduler recorded of the VM. Boxed: few traces have it, and a trace has millions of VMs.
+    pub recorded: Option<Box<Recorded>>,
+}
+
+/// What the log of a scheduler has of a VM beside its request.
+///
+/// Events are numbered in the order in which they happened: a trace's times are whole seconds, and in one second VMs arrive and
+/// others leave.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Recorded {
+    /// Pool memory that the VM got, at most what was requested.
+    pub pool_bytes: Bytes,
+    /// Pool memory that was requested for it, at most its memory.
+    pub requested_bytes: Bytes,
+    /// Number of the event of its arrival.
+    pub arrival_event: u64,
+    /// Number of the event of its departure, above that of its arrival. `None` exactly if the departure is unknown.
+    pub departure_event: Option<u64>,
 }
 
 /// A field of a VM is out of range.
@@ -101,7 +119,30 @@ impl Vm {
                 return invalid(field, slowdown.to_string(), "it must be -0.99 to 1000");
             }
         }
-        Ok(())
+        self.recorded.as_ref().map_or(Ok(()), |recorded| self.check_recorded(recorded))
+    }
+
+    fn check_recorded(&self, recorded: &Recorded) -> Result<(), InvalidField> {
+        let invalid = |field, value: String, allowed| Err(InvalidField { field, value, allowed });
+        let Recorded { pool_bytes, requested_bytes, arrival_event, departure_event } = *recorded;
+        if requested_bytes > self.memory_bytes {
+            return invalid("pool_requested_bytes", requested_bytes.0.to_string(), "it must be at most the VM's memory");
+        }
+        if pool_bytes > requested_bytes {
+            return invalid("pool_bytes", pool_bytes.0.to_string(), "it must be at most the pool memory that was requested");
+        }
+        if i64::try_from(arrival_event).is_err() {
+            return invalid("arrival_event", arrival_event.to_string(), "it must be below 2^63");
+        }
+        match departure_event {
+            None if self.departure.is_some() => invalid("departure_event", "unknown".to_owned(), "the departure is known"),
+            Some(event) if self.departure.is_none() || event <= arrival_event || i64::try_from(event).is_err() => invalid(
+                "departure_event",
+                event.to_string(),
+                "it must be after the event of the arrival, of a VM that left, and below 2^63",
+            ),
+            _ => Ok(()),
+        }
     }
 
     /// Returns the lifetime in seconds, or `None` if the departure is unknown.
@@ -147,5 +188,24 @@ mod tests {
         check(|vm| vm.slowdown_64ns = Some(-0.02), None);
         check(|vm| vm.slowdown_64ns = Some(-1.0), Some("slowdown_64ns"));
         check(|vm| vm.slowdown_140ns = Some(f64::INFINITY), Some("slowdown_140ns"));
+    }
+    #[test]
+    fn what_a_scheduler_recorded_must_be_consistent() {
+        let check = |departure, (pool, requested), arrival_event, departure_event, want: Option<&str>| {
+            let (pool_bytes, requested_bytes) = (Bytes::gib(pool), Bytes::gib(requested));
+            let recorded = Some(Box::new(Recorded { pool_bytes, requested_bytes, arrival_event, departure_event }));
+            let vm = Vm { cores: 2, memory_bytes: Bytes::gib(4), departure, recorded, ..Vm::default() };
+            assert_eq!(vm.check().err().map(|error| error.field), want, "{vm:?}");
+        };
+        let left = Some(900);
+        check(left, (1, 4), 7, Some(8), None);
+        check(None, (0, 0), 7, None, None);
+        check(left, (2, 1), 7, Some(8), Some("pool_bytes"));
+        check(left, (1, 5), 7, Some(8), Some("pool_requested_bytes"));
+        check(None, (1, 1), 1 << 63, None, Some("arrival_event"));
+        check(left, (1, 1), 7, Some(7), Some("departure_event"));
+        check(left, (1, 1), 7, Some(1 << 63), Some("departure_event"));
+        check(left, (1, 1), 7, None, Some("departure_event"));
+        check(None, (1, 1), 7, Some(8), Some("departure_event"));
     }
 }

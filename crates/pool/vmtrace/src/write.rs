@@ -17,7 +17,7 @@ use crate::error::{Error, Result};
 use crate::schema::{self, COLUMNS};
 use crate::vm::Vm;
 
-/// VMs of a row group, which the writer holds in memory: about 14 MB.
+/// VMs of a row group, which the writer holds in memory: about 18 MB.
 pub const GROUP_VMS: usize = 1 << 17;
 
 /// A trace file being written. It appears under its name when it is complete.

@@ -158,7 +158,7 @@ mod tests {
         };
         // A share below one core counts as one core.
         let second =
-            Vm { id: 1, arrival: 86_400, departure: None, cores: 1, memory_bytes: Bytes(5_497_558_139), vm_type: Some(1), ..first };
+            Vm { id: 1, arrival: 86_400, departure: None, cores: 1, memory_bytes: Bytes(5_497_558_139), vm_type: Some(1), ..first.clone() };
         assert_eq!(vms, [first, second]);
     }
 

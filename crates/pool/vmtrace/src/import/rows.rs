@@ -15,8 +15,8 @@ use super::sink::Sink;
 use crate::error::{Error, Result};
 use crate::vm::Vm;
 
-/// The largest length of a line in bytes. A scheduler's log has all hosts of a cluster in one line.
-const LINE_MAX: u64 = 1 << 20;
+/// The largest length of a line in bytes. A scheduler's log has all hosts of a cluster in one line, which it reads up to this length.
+const LINE_MAX: u64 = 8 << 20;
 /// The largest number of fields of a row, far above those of the supported formats.
 const FIELDS_MAX: usize = 64;
 

@@ -74,15 +74,17 @@ pub(super) struct Sink<'a> {
 const CUSTOMERS_MAX: usize = 1 << 22;
 
 impl Sink<'_> {
-    /// Adds a VM and gives it the next id. `last_seen` is the last second for which the source has data about it. `place` names
-    /// the row in errors.
+    /// Adds a VM and gives it the next id. A VM of a scheduler's log keeps its own. `last_seen` is the last second for which the
+    /// source has data about it. `place` names the row in errors.
     pub(super) fn vm(&mut self, place: &dyn Fn() -> String, mut vm: Vm, last_seen: i64) -> Result<()> {
         if let Err(error) = vm.check() {
             self.bad(&format!("{}: {error}", place()));
             return Ok(());
         }
-        vm.id = self.next_id;
-        self.next_id += 1;
+        if vm.recorded.is_none() {
+            vm.id = self.next_id;
+        }
+        self.next_id = self.next_id.max(vm.id + 1);
         self.ends = Some(self.ends.map_or(last_seen, |ends| ends.max(last_seen)));
         self.report.vms += 1;
         self.report.still_running += u64::from(vm.departure.is_none());

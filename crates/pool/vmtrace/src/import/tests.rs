@@ -9,7 +9,7 @@ use super::lifetimes::Lifetimes;
 use super::sink::BAD_ROWS_REPORTED;
 use super::*;
 use crate::read::Trace;
-use crate::vm::Vm;
+use crate::vm::{Recorded, Vm};
 
 const GB: u64 = 1 << 30;
 
@@ -81,8 +81,15 @@ fn flavours_are_imported_with_their_lifetimes() {
         assert_eq!(about.names.vm_types, ["g", "a"]);
         let small =
             Vm { id: 1, arrival: 300, departure: Some(300), cores: 1, memory_bytes: Bytes(3 * GB / 4), vm_type: Some(1), ..Vm::default() };
-        let large =
-            Vm { id: 0, arrival: 600, departure: Some(600 + 5_550), cores: 2, memory_bytes: Bytes(7 * GB / 2), vm_type: Some(0), ..small };
+        let large = Vm {
+            id: 0,
+            arrival: 600,
+            departure: Some(600 + 5_550),
+            cores: 2,
+            memory_bytes: Bytes(7 * GB / 2),
+            vm_type: Some(0),
+            ..small.clone()
+        };
         let runs_on = Vm { id: 2, departure: None, ..large.clone() };
         assert_eq!(vms, [small, large, runs_on]);
     }
@@ -147,7 +154,7 @@ fn invalid_rows_are_counted_and_reported() {
     check(FLAVOURS, "600,0,g,2,3.5,0,0,9,8", "dur_lo_s 9 and dur_hi_s 8");
     check(FLAVOURS, "9223372036854775807,0,g,2,3.5,0,0,9,9", "arrival is 9223372036854775807 s");
     check(FLAVOURS, "600,0,g,0,3.5,0,0,9,9", "cores is 0");
-    check(FLAVOURS, &"x".repeat(1_100_000), "longer than 1048576 bytes");
+    check(FLAVOURS, &"x".repeat(8_400_000), "longer than 8388608 bytes");
     check(FLAVOURS, "600,0,\"g,2,3.5,0,0,9,9", "a quote in it is not closed");
     check(FLAVOURS, "", "the line is empty");
     check(FLAVOURS, &",".repeat(64), "the row has 64 fields or more");
@@ -231,25 +238,52 @@ proptest! {
 
 #[test]
 fn a_schedulers_log_is_a_trace_of_the_vms_that_were_placed() {
-    let request = |vm: &str| format!(r#"{{"vm":"{vm}","cores":2,"memory_bytes":{GB},"pool_bytes":0}}"#);
-    let on = r#"{"host":"a","nodes":[{"cores":2,"mib":1024}],"slices":0}"#;
+    let request = |vm: &str| format!(r#"{{"vm":"{vm}","cores":2,"memory_bytes":{GB},"pool_bytes":{}}}"#, GB / 2);
+    let on = r#"{"host":"a","nodes":[{"cores":2,"mib":768}],"slices":1}"#;
     let log = format!(
-        r#"{{"sequence":1,"time_ms":1000500,"who":"scheduler","event":{{"topology":{{"pools":[]}}}}}}
-{{"sequence":2,"time_ms":1000600,"who":"scheduler","event":{{"kept":{{"id":1,"request":{},"on":{on}}}}}}}
-{{"sequence":3,"time_ms":1002000,"who":"op","event":{{"decided":{{"id":2,"request":{},"on":{on}}}}}}}
-{{"sequence":4,"time_ms":1003000,"who":"op","event":{{"decided":{{"id":3,"request":{},"on":null}}}}}}
+        r#"{{"sequence":1,"time_ms":1000500,"who":"scheduler","event":{{"topology":{{"slice_bytes":{},"pools":[]}}}}}}
+{{"sequence":2,"time_ms":1000600,"who":"scheduler","event":{{"kept":{{"id":7,"request":{},"on":{on}}}}}}}
+{{"sequence":3,"time_ms":1002000,"who":"op","event":{{"decided":{{"id":9,"request":{},"on":{on}}}}}}}
+{{"sequence":4,"time_ms":1003000,"who":"op","event":{{"decided":{{"id":10,"request":{},"on":null}}}}}}
 {{"sequence":5,"time_ms":1004000,"who":"scheduler","event":{{"grantable":{{"pool":"p","slices":null}}}}}}
 {{"sequence":6,"time_ms":1060000,"who":"op","event":{{"ended":{{"vm":"two"}}}}}}
 {{"sequence":7,"time_ms":1060000,"who":"op","event":{{"ended":{{"vm":"unknown"}}}}}}
 "#,
+        GB / 4,
         request("one"),
         request("two"),
         request("refused"),
     );
     let (report, about, vms) = imported(&[log.as_bytes()], &options()).unwrap();
-    let seen: Vec<_> = vms.iter().map(|vm| (vm.arrival, vm.departure, vm.cores, vm.memory_bytes)).collect();
-    assert_eq!(seen, [(1_000, None, 2, Bytes(GB)), (1_002, Some(1_060), 2, Bytes(GB))]);
+    let recorded = |arrival_event, departure_event| {
+        Some(Box::new(Recorded { pool_bytes: Bytes(GB / 4), requested_bytes: Bytes(GB / 2), arrival_event, departure_event }))
+    };
+    let one = Vm { id: 7, arrival: 1_000, cores: 2, memory_bytes: Bytes(GB), recorded: recorded(2, None), ..Vm::default() };
+    let two = Vm { id: 9, arrival: 1_002, departure: Some(1_060), recorded: recorded(3, Some(6)), ..one.clone() };
+    assert_eq!(vms, [one, two]);
     assert_eq!((report.formats.as_slice(), about.unix_time, about.ends), (["log of a scheduler"].as_slice(), true, 1_060));
     assert_eq!(report.bad_rows_total, 1);
     assert!(report.bad_rows[0].contains("line 7: unknown ended and was not placed"), "{:?}", report.bad_rows);
+}
+
+#[test]
+fn events_of_a_log_keep_their_order_when_the_clock_is_set_back() {
+    let line = |sequence: u32, time_ms: u32, event: &str| format!("{{\"sequence\":{sequence},\"time_ms\":{time_ms},\"event\":{event}}}\n");
+    let placed = |id: u32, vm: &str| {
+        format!(r#"{{"decided":{{"id":{id},"request":{{"vm":"{vm}","cores":1,"memory_bytes":{GB},"pool_bytes":0}},"on":{{"slices":0}}}}}}"#)
+    };
+    let log = [
+        line(1, 90_000, &format!(r#"{{"topology":{{"slice_bytes":{GB}}}}}"#)),
+        line(2, 90_100, &placed(1, "one")),
+        line(3, 60_000, &placed(2, "two")),
+        line(4, 60_000, r#"{"ended":{"vm":"two"}}"#),
+        line(5, 95_000, r#"{"ended":{"vm":"one"}}"#),
+    ];
+    let (report, _, vms) = imported(&[log.concat().as_bytes()], &options()).unwrap();
+    let order: Vec<_> = vms.iter().map(|vm| (vm.id, vm.arrival, vm.departure)).collect();
+    assert_eq!(order, [(1, 90, Some(95)), (2, 90, Some(90))]);
+    assert_eq!(report.bad_rows_total, 0, "{:?}", report.bad_rows);
+    // Another source gets ids that the log does not have.
+    let both = imported(&[log.concat().as_bytes(), log.concat().as_bytes()], &options()).unwrap().2;
+    assert_eq!(both.iter().map(|vm| vm.id).collect::<Vec<_>>(), [1, 2, 4, 5]);
 }
