@@ -3,7 +3,7 @@
 use pool::{SLICE, Slices};
 use serde::{Deserialize, Serialize};
 use units::{Bytes, RatioPpm};
-use vmtrace::Vm;
+use vmtrace::{Recorded, Vm};
 
 /// A prediction for a VM before it starts (Pond section 4.4).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -37,6 +37,10 @@ pub enum MemoryPolicy<'a> {
     /// Pond: all memory of a VM that is predicted insensitive goes to the pool; of any other VM, the memory that is predicted
     /// to stay untouched, rounded down to whole slices.
     Pond(&'a dyn Predict),
+    /// The slices that a scheduler gave the VM, by [`vmtrace::Recorded`]; none if the trace does not have it.
+    Recorded,
+    /// The slices that were requested for the VM, whether it got them or not.
+    Requested,
 }
 
 impl std::fmt::Debug for MemoryPolicy<'_> {
@@ -45,6 +49,8 @@ impl std::fmt::Debug for MemoryPolicy<'_> {
             Self::AllLocal => f.write_str("AllLocal"),
             Self::Static { share, .. } => write!(f, "Static({} ppm)", share.0),
             Self::Pond(_) => f.write_str("Pond"),
+            Self::Recorded => f.write_str("Recorded"),
+            Self::Requested => f.write_str("Requested"),
         }
     }
 }
@@ -72,8 +78,15 @@ impl MemoryPolicy<'_> {
                 let Prediction { insensitive, untouched_ratio } = predict.predict(vm);
                 if insensitive { whole } else { share_of(vm.memory_bytes, untouched_ratio).min(whole) }
             }
+            Self::Recorded => recorded(vm, |of| of.pool_bytes).min(whole),
+            Self::Requested => recorded(vm, |of| of.requested_bytes).min(whole),
         }
     }
+}
+
+/// Returns the whole slices in a recorded amount; 0 if the trace does not have it.
+fn recorded(vm: &Vm, of: fn(&Recorded) -> Bytes) -> Slices {
+    Slices(vm.recorded.as_deref().map_or(0, |recorded| u32::try_from(of(recorded).0 / SLICE.0).unwrap_or(u32::MAX)))
 }
 
 /// Returns the whole slices in a share of memory; 0 if the share is not a number.
@@ -115,6 +128,21 @@ mod tests {
         check(8 * GIB, false, 7.0, 8);
         check(8 * GIB, false, -1.0, 0);
         check(8 * GIB, false, f64::NAN, 0);
+    }
+
+    #[test]
+    fn recorded_memory_is_rounded_down_to_slices() {
+        let check = |recorded: Option<(u64, u64)>, want: (u32, u32)| {
+            let recorded = recorded.map(|(got, requested)| {
+                let (pool_bytes, requested_bytes) = (Bytes(got), Bytes(requested));
+                Box::new(Recorded { pool_bytes, requested_bytes, ..Recorded::default() })
+            });
+            let vm = Vm { memory_bytes: Bytes(8 * GIB), recorded, ..Vm::default() };
+            assert_eq!((MemoryPolicy::Recorded.slices(&vm), MemoryPolicy::Requested.slices(&vm)), (Slices(want.0), Slices(want.1)));
+        };
+        check(Some((0, 4 * GIB)), (0, 4));
+        check(Some((3 * GIB, 4 * GIB - 1)), (3, 3));
+        check(None, (0, 0));
     }
 
     #[test]

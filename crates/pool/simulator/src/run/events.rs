@@ -44,6 +44,7 @@ impl<'a> Run<'a> {
             random: Rng::with_seed(site.seed),
             queue: Queue::default(),
             spaces: (0..cluster.servers).map(|server| topology.space(server, &pools)).collect(),
+            limits: vec![exchange::UNLIMITED; pools.len()],
             deferred: vec![Vec::new(); pools.len()],
             ticks: vec![false; pools.len()],
             running: vec![None; cluster.vms.len()],
@@ -119,6 +120,7 @@ impl<'a> Run<'a> {
                 self.send(ledger, Command::Tick);
             }
             Event::Fault(fault) => self.fault(fault),
+            Event::Change(change) => self.change(change),
         }
         Some(None)
     }
@@ -137,7 +139,7 @@ impl<'a> Run<'a> {
         self.tally
     }
 
-    fn begins(&self) -> i64 {
+    pub(super) fn begins(&self) -> i64 {
         self.cluster.vms.first().map_or(0, |vm| vm.arrival)
     }
 
@@ -145,11 +147,24 @@ impl<'a> Run<'a> {
     fn schedule_arrival(&mut self, from: usize) {
         let placed = |vm: &usize| self.servers.is_none_or(|servers| servers.get(*vm).is_some_and(Option::is_some));
         let Some(next) = (from..self.cluster.vms.len()).find(placed) else { return };
-        let at = seconds(self.cluster.vms[next].arrival, self.begins());
-        self.queue.schedule(at, Event::Arrives(u32::try_from(next).unwrap_or(u32::MAX)));
+        let vm = &self.cluster.vms[next];
+        let (at, recorded) = (seconds(vm.arrival, self.begins()), vm.recorded.as_ref().map_or(0, |recorded| recorded.arrival_event));
+        self.queue.schedule_recorded(at, recorded, Event::Arrives(u32::try_from(next).unwrap_or(u32::MAX)));
+    }
+
+    fn schedule_departure(&mut self, index: u32) {
+        let vm = &self.cluster.vms[index as usize];
+        let Some(departure) = vm.departure else { return };
+        let at = seconds(departure, self.begins()).max(self.now);
+        let recorded = vm.recorded.as_ref().and_then(|recorded| recorded.departure_event).unwrap_or(0);
+        self.queue.schedule_recorded(at, recorded, Event::Leaves(index));
     }
 
     fn arrive(&mut self, index: u32) -> Option<u32> {
+        if self.running[index as usize].is_some() {
+            // It ran before ([`Run::keep`]).
+            return None;
+        }
         let vm = &self.cluster.vms[index as usize];
         let slices = if self.pools.is_empty() { Slices::ZERO } else { self.setup.memory.slices(vm) };
         let Some((placement, slices)) = self.place(index, vm, slices) else {
@@ -159,16 +174,19 @@ impl<'a> Run<'a> {
         self.tally.started += 1;
         self.tally.spanning += u64::from(placement.spans());
         self.tally.pooled += u64::from(slices > Slices::ZERO);
-        self.running[index as usize] = Some(RunningVm { placement, slices, since: self.now });
-        self.use_local(placement.server, placement.nodes.iter().map(|node| u64::from(node.mib)).sum());
-        if let Some(departure) = vm.departure {
-            self.queue.schedule(seconds(departure, self.begins()).max(self.now), Event::Leaves(index));
-        }
+        self.start(index, placement, slices);
         if self.site.spill.exceeds(vm, slices, self.setup.added_ns, self.site.margin) {
             self.tally.mispredicted += 1;
             self.queue.schedule(Ns(self.now.0.saturating_add(self.site.noticed_after.0)), Event::SlowdownDetected(index));
         }
         Some(placement.server)
+    }
+
+    /// A VM runs from now on.
+    pub(super) fn start(&mut self, index: u32, placement: Placement, slices: Slices) {
+        self.running[index as usize] = Some(RunningVm { placement, slices, since: self.now });
+        self.use_local(placement.server, placement.nodes.iter().map(|node| u64::from(node.mib)).sum());
+        self.schedule_departure(index);
     }
 
     /// Places a VM and takes its memory: on its server of the baseline, else on any server, else on any with all memory
@@ -291,6 +309,6 @@ impl<'a> Run<'a> {
 }
 
 /// Converts a time of the trace to a time of the run.
-fn seconds(at: i64, begins: i64) -> Ns {
+pub(super) fn seconds(at: i64, begins: i64) -> Ns {
     Ns(u64::try_from(at.saturating_sub(begins)).unwrap_or(0).saturating_mul(SECOND))
 }

@@ -1,5 +1,6 @@
 //! The exchange of commands and effects between a run and its pools.
 
+use placement::PoolSpace;
 use pool::{Command, Config, Effect, Generation, HostId, Ns, Pool, Refusal, SliceId, Slices, VmId};
 use units::RatioPpm;
 
@@ -49,6 +50,9 @@ pub(super) fn new_pools(
 fn even_part(Slices(slices): Slices, device: u32, devices: u32) -> Slices {
     Slices(slices / devices + u32::from(device < slices % devices))
 }
+
+/// No limit of what a pool can give to one VM.
+pub(super) const UNLIMITED: Slices = Slices(u32::MAX);
 
 impl Run<'_> {
     /// Requests slices for a VM on a server. Returns whether they were assigned; if not, nothing is.
@@ -173,8 +177,9 @@ impl Run<'_> {
     }
 
     /// Updates the values derived from a ledger: the free space of its servers, its peak, and the next retry of stuck slices.
-    fn pool_changed(&mut self, ledger: u32) {
+    pub(super) fn pool_changed(&mut self, ledger: u32) {
         let at = ledger as usize;
+        let limit = self.limits[at];
         let counts = self.pools[at].counts();
         let peak = &mut self.tally.pool_peaks[at];
         (peak.in_use, peak.online) = (peak.in_use.max(counts.in_use()), peak.online.max(Slices(counts.online)));
@@ -185,7 +190,10 @@ impl Run<'_> {
         // Servers that reach nothing else have the same free space.
         let mut shared = None;
         for &server in self.topology.servers(ledger) {
-            let space = || self.topology.space(server, &self.pools);
+            let space = || {
+                let PoolSpace { grantable, capacity } = self.topology.space(server, &self.pools);
+                PoolSpace { grantable: grantable.min(limit), capacity }
+            };
             self.spaces[server as usize] = match self.topology.links(server) {
                 [_] => *shared.get_or_insert_with(space),
                 _ => space(),

@@ -28,6 +28,7 @@ pub(crate) enum Event {
         ledger: u32,
     },
     Fault(FaultEvent),
+    Change(Change),
 }
 
 /// A running VM.
@@ -37,6 +38,25 @@ pub(crate) struct RunningVm {
     pub(crate) slices: Slices,
     /// Time of the last change, until which the VM's memory has been counted.
     pub(crate) since: Ns,
+}
+
+/// A change of what VMs can get, as a scheduler recorded it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// A server gets new VMs, or none. Its VMs stay.
+    Server {
+        /// Number of the server.
+        server: u32,
+        /// Whether it gets new VMs.
+        up: bool,
+    },
+    /// The most slices that a pool can give to one VM, beside what it has free.
+    Grantable {
+        /// Number of the pool.
+        pool: u32,
+        /// The most slices.
+        slices: Slices,
+    },
 }
 
 /// Why a VM ends.
@@ -66,6 +86,8 @@ pub struct Run<'a> {
     pub(crate) pools: Vec<Pool>,
     /// Free pool memory that each server reaches.
     pub(crate) spaces: Vec<PoolSpace>,
+    /// The most slices that each pool can give to one VM; see [`Change::Grantable`].
+    pub(crate) limits: Vec<Slices>,
     pub(crate) running: Vec<Option<RunningVm>>,
     pub(crate) batches: Batches,
     /// Commands for each ledger whose manager has failed, to be submitted when it works again.
