@@ -130,6 +130,7 @@ const EXAMPLES: &[&str] = &[
     "thermocline pool scheduler restore host-1",
     "thermocline pool scheduler status",
     "thermocline pool scheduler replay scheduler.log --strategy best_fit",
+    "thermocline pool scheduler replay scheduler.log --simulate",
     "thermocline pool certificates --host host-1 --member pool-1 --member pool-2 --member pool-3 certificates",
     "thermocline pool status",
     "thermocline pool emc failed 0",

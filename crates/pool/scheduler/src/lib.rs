@@ -14,7 +14,8 @@
 //! # Invariants
 //! - An answer is sent after its decision is in the log on disk. A scheduler that is killed and started again knows every
 //!   VM that it has answered for.
-//! - The log is enough to repeat every decision ([`replay`]): it has the servers, the policy, and what was known of pools.
+//! - The log is enough to repeat every decision ([`replay`]), also by the simulator ([`simulated`]): it has the servers, the policy,
+//!   and what was known of pools.
 //! - No server is oversubscribed, whatever clients request.
 //! - Without its manager's answer a pool gets no VM; VMs are placed with all their memory local then.
 #![deny(missing_docs)]
@@ -29,6 +30,7 @@ pub mod replay;
 mod server;
 pub mod service;
 pub mod settings;
+pub mod simulated;
 mod state;
 mod writer;
 

@@ -37,6 +37,14 @@ pub enum Error {
         /// The cause.
         source: std::io::Error,
     },
+    /// It cannot be simulated.
+    #[error("{}: {why}", path.display())]
+    Simulation {
+        /// The file.
+        path: PathBuf,
+        /// The cause.
+        why: String,
+    },
     /// A line is not an event, or does not fit what was before it.
     #[error("{}, line {line}: {why}", path.display())]
     Line {

@@ -5,8 +5,9 @@ use std::path::Path;
 
 use placement::Strategy;
 use serde::Serialize;
+use units::{RatioPpm, Slices};
 
-use crate::event::{Entry, Event, Host, Topology};
+use crate::event::{Entry, Event, Host, PoolOfHosts, Topology};
 pub use crate::log_file::Error;
 use crate::log_file::{self, follow};
 use crate::state::{Inconsistent, State};
@@ -46,6 +47,17 @@ pub struct Replayed {
     pub differences: Vec<Difference>,
 }
 
+/// A recorded decision.
+pub(crate) struct Decision<'a> {
+    /// Number of the entry.
+    pub(crate) sequence: u64,
+    pub(crate) vm: &'a str,
+    /// The slices that it could have had.
+    pub(crate) wanted: Slices,
+    /// The host of the log; `None` if it was refused.
+    pub(crate) recorded: Option<&'a Host>,
+}
+
 /// Makes every decision of a log again, each from the recorded state before it. A log that this program wrote has none that
 /// differ.
 ///
@@ -62,21 +74,38 @@ pub fn check(path: &Path) -> Result<Replayed, Error> {
     Ok(result)
 }
 
-/// Decides all requests of a log again by another policy. VMs stay where it places them, and those that it refuses do not
-/// run. What the pools' managers could assign is not what they could have assigned then, so slices are only counted.
+/// What is different from the log.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct WhatIf {
+    /// Another placement policy.
+    pub strategy: Option<Strategy>,
+    /// Pools of so many times their slices, rounded down.
+    pub pool_size: Option<RatioPpm>,
+}
+
+/// Decides all requests of a log again by another policy, or with pools of another size. VMs stay where they are placed now, and those
+/// that are refused now do not run. VMs that the log refused run to its end, if they are placed: nothing is known of their lives. What
+/// the pools' managers could assign is not what they could have assigned then, so slices are only counted.
 ///
 /// # Errors
 /// [`enum@Error`]
-pub fn what_if(path: &Path, strategy: Strategy) -> Result<Replayed, Error> {
+pub fn what_if(path: &Path, what_if: WhatIf) -> Result<Replayed, Error> {
     let (mut result, mut state) = (Replayed::default(), None::<State>);
     let mut absent = BTreeSet::new();
     log_file::read(path, |Entry { sequence, time_ms, who, event }| {
         let event = match event {
-            Event::Topology(topology) => Event::Topology(with(topology, strategy)),
+            Event::Topology(topology) => Event::Topology(what_if.of(topology)),
             Event::Grantable { .. } => return Ok(()),
             Event::Ended { vm } if absent.remove(&vm) => return Ok(()),
             Event::Decided { id, request, on } => {
                 let Some(before) = &state else { return Err(Inconsistent("a log begins with a topology".to_owned())) };
+                if let Some(runs) = before.running_vm(&request.vm) {
+                    // The log refused it before, and it was requested again.
+                    let (vm, wanted) = (&request.vm, before.slices(&request));
+                    let decision = Decision { sequence, vm, wanted, recorded: on.as_ref() };
+                    result.count(&decision, Some(&before.on(&runs.placement, runs.slices)));
+                    return Ok(());
+                }
                 let now =
                     result.compare(before, &Entry { sequence, time_ms, who, event: Event::Decided { id, request: request.clone(), on } });
                 if now.is_none() {
@@ -91,9 +120,15 @@ pub fn what_if(path: &Path, strategy: Strategy) -> Result<Replayed, Error> {
     Ok(result)
 }
 
-fn with(topology: Topology, strategy: Strategy) -> Topology {
-    let pools = topology.pools.into_iter().map(|pool| crate::PoolOfHosts { managed: false, ..pool }).collect();
-    Topology { strategy, pools, ..topology }
+impl WhatIf {
+    fn of(self, topology: Topology) -> Topology {
+        let slices = |Slices(slices)| {
+            let sized = self.pool_size.map_or(u64::from(slices), |size| size.share_of(u64::from(slices)));
+            Slices(u32::try_from(sized).unwrap_or(u32::MAX))
+        };
+        let pools = topology.pools.into_iter().map(|pool| PoolOfHosts { managed: false, slices: slices(pool.slices), ..pool }).collect();
+        Topology { strategy: self.strategy.unwrap_or(topology.strategy), pools, ..topology }
+    }
 }
 
 impl Replayed {
@@ -101,20 +136,26 @@ impl Replayed {
     fn compare(&mut self, before: &State, entry: &Entry) -> Option<Host> {
         let Event::Decided { id, request, on: recorded } = &entry.event else { return None };
         let replayed = before.place(*id, request);
+        let (vm, wanted) = (&request.vm, before.slices(request));
+        self.count(&Decision { sequence: entry.sequence, vm, wanted, recorded: recorded.as_ref() }, replayed.as_ref());
+        replayed
+    }
+
+    /// Counts a decision and what it is now.
+    pub(crate) fn count(&mut self, decision: &Decision<'_>, replayed: Option<&Host>) {
+        let Decision { sequence, vm, wanted, recorded } = *decision;
         self.decisions += 1;
         self.refused_recorded += u64::from(recorded.is_none());
         self.refused_replayed += u64::from(replayed.is_none());
-        let wanted = before.slices(request);
-        let all_local = |on: &Option<Host>| u64::from(on.as_ref().is_some_and(|on| on.slices < wanted));
+        let all_local = |on: Option<&Host>| u64::from(on.is_some_and(|on| on.slices < wanted));
         self.local_recorded += all_local(recorded);
-        self.local_replayed += all_local(&replayed);
-        if replayed != *recorded {
+        self.local_replayed += all_local(replayed);
+        if replayed != recorded {
             self.differ += 1;
             if self.differences.len() < SHOWN_MAX {
-                let (sequence, vm) = (entry.sequence, request.vm.clone());
-                self.differences.push(Difference { sequence, vm, recorded: recorded.clone(), replayed: replayed.clone() });
+                let (recorded, replayed) = (recorded.cloned(), replayed.cloned());
+                self.differences.push(Difference { sequence, vm: vm.to_owned(), recorded, replayed });
             }
         }
-        replayed
     }
 }

@@ -1,5 +1,6 @@
 //! The state of the cluster, and the decisions: pure, without files, clock or network.
 
+mod history;
 mod topology;
 mod view;
 
@@ -8,6 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use placement::{Fleet, NODES_MAX, Node, Placement, PoolSpace, Request};
 use units::{Bytes, Slices};
 
+pub(crate) use history::Running;
 pub(crate) use topology::{POOL_HOSTS_MAX, POOLS_MAX};
 pub(crate) use view::missing;
 
@@ -106,8 +108,7 @@ impl State {
         let attempts = [Some(wanted), (wanted > Slices::ZERO).then_some(Slices::ZERO)];
         attempts.into_iter().flatten().find_map(|slices| {
             let placement = self.fleet.choose(&self.dimensions(id, request, slices), &spaces, &self.topology.strategy)?;
-            let nodes = placement.nodes[..usize::from(self.topology.shape.nodes)].to_vec();
-            Some(Host { host: self.name(placement.server).to_owned(), nodes, slices })
+            Some(self.on(&placement, slices))
         })
     }
 

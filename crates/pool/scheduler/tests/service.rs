@@ -7,10 +7,11 @@ use std::time::{Duration, Instant};
 
 use scheduler::api::{Code, VmRequest};
 use scheduler::client::{Client, Error};
+use scheduler::replay::WhatIf;
 use scheduler::service::{self, Scheduler};
 use scheduler::settings::Settings;
 use scheduler::{Event, replay};
-use units::{Bytes, Slices};
+use units::{Bytes, RatioPpm, Slices};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -84,8 +85,24 @@ fn a_restarted_scheduler_knows_every_vm_that_it_answered_for() {
     scheduler.stop();
     let checked = replay::check(&log).unwrap();
     assert_eq!((checked.decisions, checked.differ, checked.refused_recorded), (5, 0, 2));
-    let other = replay::what_if(&log, "worst_fit".parse().unwrap()).unwrap();
+    let other = replay::what_if(&log, WhatIf { strategy: Some("worst_fit".parse().unwrap()), pool_size: None }).unwrap();
     assert_eq!((other.decisions, other.differ > 0), (5, true), "{other:?}");
+    let smaller = replay::what_if(&log, WhatIf { strategy: None, pool_size: Some(RatioPpm(250_000)) }).unwrap();
+    assert_eq!((smaller.local_recorded, smaller.local_replayed), (0, 1), "two slices are left for a VM that requested four: {smaller:?}");
+}
+
+#[test]
+fn a_request_that_was_repeated_after_its_refusal_is_one_vm() {
+    let directory = tempfile::tempdir().unwrap();
+    let settings = settings(directory.path(), "", "[[pools]]\nname = \"p\"\nslices = 2\nhosts = [\"a\"]\n");
+    let (scheduler, client) = start(&settings);
+    client.place(&request("one", 1, 28, 2)).unwrap();
+    let two = request("two", 1, 8, 4);
+    assert_eq!(code(client.place(&two)), Code::Full);
+    assert_eq!(code(client.place(&two)), Code::Full);
+    scheduler.stop();
+    let larger = replay::what_if(&settings.log, WhatIf { strategy: None, pool_size: Some(RatioPpm(3_000_000)) }).unwrap();
+    assert_eq!((larger.decisions, larger.refused_recorded, larger.refused_replayed, larger.differ), (3, 2, 0, 2), "{larger:?}");
 }
 
 #[test]

@@ -8,21 +8,22 @@ use std::time::Duration;
 use ::manager::connection::Identity;
 use ::scheduler::api::{HostView, Placed, Status, VmRequest};
 use ::scheduler::client::Client;
-use ::scheduler::replay::{self, Replayed};
+use ::scheduler::replay::{self, Replayed, WhatIf};
 use ::scheduler::service;
 use ::scheduler::settings::Settings;
+use ::scheduler::simulated::{self, Simulated};
 use anyhow::{Context, Result};
 use clap::{Args, Subcommand};
 use placement::Strategy;
 use serde_json::json;
-use units::{Bytes, Slices};
+use units::{Bytes, RatioPpm, Slices};
 
 use super::status::IDENTITY;
 use crate::options::Format;
 use crate::output::print;
 use crate::signals;
 use crate::table::Table;
-use crate::values::size;
+use crate::values::{ratio, size};
 
 /// Pause of a standby between two attempts to get the log.
 const STANDBY_PERIOD: Duration = Duration::from_millis(200);
@@ -63,7 +64,7 @@ pub(crate) enum SchedulerCommand {
     Restore(HostName),
     /// Show hosts, pools, and free memory
     Status(Reach),
-    /// Make every decision of a log again: check that each is the recorded one, or see what another policy would have done
+    /// Make every decision of a log again: check that each is the recorded one, or see what another policy or other pools would have done
     Replay(Replay),
 }
 
@@ -128,6 +129,13 @@ pub(crate) struct Replay {
     /// Decide by this policy instead, and let later decisions follow from it
     #[arg(long, value_name = "POLICY")]
     strategy: Option<Strategy>,
+    /// Decide with pools of so many times their slices instead, such as 50% or 200%
+    #[arg(long, value_name = "RATIO", value_parser = ratio)]
+    pool_size: Option<RatioPpm>,
+    /// Let the simulator decide, from the VM trace that the log is imported as: if its decisions are those of the log, `pool simulate`
+    /// answers for this cluster
+    #[arg(long, conflicts_with_all = ["strategy", "pool_size"])]
+    simulate: bool,
 }
 
 /// `thermocline pool scheduler`.
@@ -217,21 +225,31 @@ fn status_text(status: &Status) -> String {
     text + &table.to_string()
 }
 
-fn replay(format: Format, Replay { log, strategy }: &Replay) -> Result<ExitCode> {
-    let replayed = match strategy {
-        Some(strategy) => replay::what_if(log, *strategy)?,
-        None => replay::check(log)?,
-    };
-    print(format, &replayed, || replay_text(&replayed, *strategy))?;
+fn replay(format: Format, Replay { log, strategy, pool_size, simulate }: &Replay) -> Result<ExitCode> {
+    if *simulate {
+        let simulated = simulated::check(log)?;
+        print(format, &simulated, || simulated_text(&simulated))?;
+        return Ok(if simulated.decisions.differ == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE });
+    }
+    let what_if = WhatIf { strategy: *strategy, pool_size: *pool_size };
+    let as_recorded = what_if == WhatIf::default();
+    let replayed = if as_recorded { replay::check(log)? } else { replay::what_if(log, what_if)? };
+    print(format, &replayed, || replay_text(&replayed, if as_recorded { "again" } else { "what if" }))?;
     // Another policy decides otherwise: no error. The same one must not.
-    Ok(if strategy.is_some() || replayed.differ == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok(if !as_recorded || replayed.differ == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-fn replay_text(replayed: &Replayed, strategy: Option<Strategy>) -> String {
+fn simulated_text(simulated: &Simulated) -> String {
+    let Simulated { hosts, pools, kept, begins, placed_as_simulated_ratio, decisions, .. } = simulated;
+    let mut text = format!("{hosts} hosts, {pools} pools; {kept} VMs ran at entry {begins}, with which the simulation begins\n");
+    let _ = writeln!(text, "{:.2}% placed as simulated", placed_as_simulated_ratio * 100.0);
+    text + &replay_text(decisions, "simulated")
+}
+
+fn replay_text(replayed: &Replayed, name: &str) -> String {
     let Replayed { decisions, differ, differences, .. } = replayed;
-    let name = strategy.map_or_else(|| "again".to_owned(), |strategy| format!("by {strategy}"));
     let mut text = format!("{decisions} decisions, {differ} differ\n\n");
-    let mut table = Table::new(&["<", "in the log", &name]);
+    let mut table = Table::new(&["<", "in the log", name]);
     table.row(&[&"refused", &replayed.refused_recorded, &replayed.refused_replayed]);
     table.row(&[&"all local, too few slices", &replayed.local_recorded, &replayed.local_replayed]);
     let _ = writeln!(text, "{table}");

@@ -71,6 +71,7 @@ pub(super) fn show(path: &Path, format: Format) -> Result<()> {
             ("untouched_ratio", vm.untouched_ratio.is_some()),
             ("slowdown_64ns", vm.slowdown_64ns.is_some()),
             ("slowdown_140ns", vm.slowdown_140ns.is_some()),
+            ("pool_bytes", vm.recorded.is_some()),
         ] {
             *known.entry(name).or_default() += u64::from(has);
         }

@@ -162,7 +162,7 @@ fn plan<'a>(arguments: &Simulate, clusters: &[Cluster], predictions: &'a BTreeMa
                 let accuracy = match split {
                     Split::Pond => Some(arguments.accuracy.unwrap_or(published(added_ns))),
                     Split::Oracle => Some(Accuracy::PERFECT),
-                    Split::AllLocal | Split::Static(_) | Split::Models => None,
+                    Split::AllLocal | Split::Static(_) | Split::Models | Split::Recorded | Split::Requested => None,
                 };
                 let vms = || clusters.iter().flat_map(|cluster| &cluster.vms);
                 let oracle = accuracy.map(|accuracy| Oracle::new(vms(), &accuracy, added_ns, margin, arguments.seed));
@@ -185,6 +185,8 @@ impl Planned<'_> {
             (Split::Static(share), ..) => MemoryPolicy::Static { share, seed },
             (Split::Pond | Split::Oracle, Some(oracle), _) => MemoryPolicy::Pond(oracle),
             (Split::Models, _, Some(predictions)) => MemoryPolicy::Pond(predictions),
+            (Split::Recorded, ..) => MemoryPolicy::Recorded,
+            (Split::Requested, ..) => MemoryPolicy::Requested,
             (Split::AllLocal | Split::Pond | Split::Oracle | Split::Models, ..) => MemoryPolicy::AllLocal,
         };
         Setup { pool_sockets: self.pool_sockets, memory, added_ns: self.added_ns }
@@ -197,6 +199,8 @@ impl Planned<'_> {
             Split::Pond => "pond".to_owned(),
             Split::Oracle => "oracle".to_owned(),
             Split::Models => "models".to_owned(),
+            Split::Recorded => "recorded".to_owned(),
+            Split::Requested => "requested".to_owned(),
         }
     }
 }

@@ -10,7 +10,7 @@ use manager::client::Error as ManagerError;
 use pool::{SLICE, Slices};
 use scheduler::api::{Code, Placed, VmRequest};
 use scheduler::client::{Client, Error};
-use scheduler::replay;
+use scheduler::{replay, simulated};
 
 use super::Size;
 use super::cluster::{Cluster, Process, host, until};
@@ -31,6 +31,8 @@ pub(crate) struct Outcome {
     /// Seconds from each kill of the scheduler to its next answer.
     pub(crate) failovers: Vec<f64>,
     pub(crate) replay_differs: u64,
+    /// Decisions of the log that the simulator does not make again.
+    pub(crate) simulation_differs: u64,
 }
 
 struct Drive<'a> {
@@ -85,6 +87,7 @@ pub(crate) fn drive(plan: &[Planned], cluster: Cluster, size: &Size) -> Outcome 
     outcome.failovers = failovers;
     drop((schedulers, processes));
     outcome.replay_differs = replay::check(&log).unwrap().differ;
+    outcome.simulation_differs = simulated::check(&log).unwrap().decisions.differ;
     outcome
 }
 

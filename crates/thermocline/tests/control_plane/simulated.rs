@@ -4,7 +4,7 @@ use fastrand::Rng;
 use placement::{Shape, Strategy};
 use pool::{Ns, SLICE, Slices};
 use simulator::memory::MemoryPolicy;
-use simulator::run::{Capacity, Run, UniformCapacity};
+use simulator::run::{Capacity, Run, Started, UniformCapacity};
 use simulator::service_level::{Rule, ServiceLevel};
 use simulator::site::{Cluster, Setup, Site};
 use units::{Bytes, RatioPpm};
@@ -78,18 +78,10 @@ pub(crate) fn plan(size: &Size) -> Vec<Planned> {
     let ends = vms.iter().filter_map(|vm| vm.departure).max().unwrap();
     let cluster = Cluster { vms, servers: size.hosts, ends };
     let uniform = UniformCapacity { node_mib: NODE_MIB, pool_slices: Slices(pool_slices(size.per_pool)) };
-    let mut run = Run::new(&site, setup, &cluster, None, Capacity::Uniform(uniform)).unwrap();
-    let mut plan: Vec<Planned> =
-        cluster.vms.iter().map(|vm| Planned { vm: vm.clone(), wanted: memory.slices(vm), server: None, slices: Slices::ZERO }).collect();
-    let mut in_use = run.slices_in_use();
-    while let Some(started) = run.step() {
-        let now = run.slices_in_use();
-        if let Some((vm, server)) = started {
-            let of = &mut plan[vm as usize];
-            let pool = (server / size.per_pool) as usize;
-            (of.server, of.slices) = (Some(server), now[pool].saturating_sub(in_use[pool]));
-        }
-        in_use = now;
-    }
-    plan
+    let run = Run::new(&site, setup, &cluster, None, Capacity::Uniform(uniform)).unwrap();
+    let planned = |(vm, started): (&Vm, Option<Started>)| {
+        let (server, slices) = started.map_or((None, Slices::ZERO), |started| (Some(started.placement.server), started.slices));
+        Planned { vm: vm.clone(), wanted: memory.slices(vm), server, slices }
+    };
+    cluster.vms.iter().zip(run.placements()).map(planned).collect()
 }

@@ -43,7 +43,7 @@ const ROOMS: &[(&str, u8)] = &[
     // Uses the manager's messages.
     ("thermocline-pool-host", 4),
     ("thermocline-simulator", 4),
-    // Reads the managers; its tests compare it with the simulator, which does not know it.
+    // Reads the managers; replays its log by the simulator, which does not know it.
     ("thermocline-scheduler", 5),
     // A bench instrument.
     ("thermocline-emulator", 3),

@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use placement::Fleet;
 use units::Slices;
 
-use super::{Inconsistent, Pool, State};
-use crate::event::{Event, Host, Topology};
+use super::{Inconsistent, Pool, State, Vm};
+use crate::event::{Event, Topology};
 
 /// The most hosts of a pool, as of its manager.
 pub(crate) const POOL_HOSTS_MAX: usize = 1024;
@@ -84,12 +84,7 @@ impl State {
     }
 
     fn running(&self) -> Vec<Event> {
-        let nodes = usize::from(self.topology.shape.nodes);
-        let kept = self.vms.values().map(|vm| Event::Kept {
-            id: vm.id,
-            request: vm.request.clone(),
-            on: Host { host: self.name(vm.placement.server).to_owned(), nodes: vm.placement.nodes[..nodes].to_vec(), slices: vm.slices },
-        });
-        kept.collect()
+        let kept = |vm: &Vm| Event::Kept { id: vm.id, request: vm.request.clone(), on: self.on(&vm.placement, vm.slices) };
+        self.vms.values().map(kept).collect()
     }
 }

@@ -26,7 +26,8 @@ pub(crate) struct Simulate {
         value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub(crate) pool_sizes: Vec<u32>,
     /// Memory policies: all_local; static=SHARE; pond, with predictions of the accuracy given by --accuracy; oracle, with predictions
-    /// without errors; models, with the trained models of --models
+    /// without errors; models, with the trained models of --models; recorded, what a scheduler gave each VM; requested, what was
+    /// requested for it
     #[arg(long, value_name = "POLICY,...", value_delimiter = ',', default_value = "static=15%,pond")]
     pub(crate) memory: Vec<Split>,
     /// Added latency of a pool access: a time such as 64ns (182 % of local latency) or 140ns (222 %); by_pool_size, for
@@ -161,6 +162,8 @@ pub(crate) enum Split {
     Pond,
     Oracle,
     Models,
+    Recorded,
+    Requested,
 }
 
 impl FromStr for Split {
@@ -172,8 +175,10 @@ impl FromStr for Split {
             None if text == "pond" => Ok(Self::Pond),
             None if text == "oracle" => Ok(Self::Oracle),
             None if text == "models" => Ok(Self::Models),
+            None if text == "recorded" => Ok(Self::Recorded),
+            None if text == "requested" => Ok(Self::Requested),
             Some(("static", part)) => Ok(Self::Static(share(part)?)),
-            _ => Err("write all_local, pond, oracle, models, or static=SHARE such as static=15%".to_owned()),
+            _ => Err("write all_local, pond, oracle, models, recorded, requested, or static=SHARE such as static=15%".to_owned()),
         }
     }
 }
@@ -256,6 +261,7 @@ mod tests {
         assert_eq!(split("static=15%"), Some(Split::Static(RatioPpm(150_000))));
         assert_eq!((split("pond"), split("all_local")), (Some(Split::Pond), Some(Split::AllLocal)));
         assert_eq!(split("oracle"), Some(Split::Oracle));
+        assert_eq!((split("recorded"), split("requested")), (Some(Split::Recorded), Some(Split::Requested)));
         assert_eq!((split("models"), split("models=1%")), (Some(Split::Models), None));
         assert_eq!((split("static=101%"), split("static"), split("dynamic")), (None, None, None));
         assert_eq!((added("64ns"), added("by_pool_size")), (Ok(Latency::AddedNs(64)), Ok(Latency::ByPoolSize)));

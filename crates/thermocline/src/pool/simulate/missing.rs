@@ -16,6 +16,8 @@ pub(super) struct Missing {
     slowdown_vms: u64,
     /// Customer unknown: models predict nothing.
     customer_vms: u64,
+    /// Not recorded by a scheduler: all memory is local by `recorded` and `requested`.
+    recorded_vms: u64,
 }
 
 const REMEDY: &str =
@@ -24,7 +26,7 @@ const REMEDY: &str =
 /// Counts missing properties and logs warnings.
 ///
 /// # Errors
-/// If `pond`, `oracle` or `models` is requested and the trace has none of their inputs, so that all memory would stay local.
+/// If a policy is requested and the trace has none of its inputs, so that all memory would stay local.
 pub(super) fn check(clusters: &[Cluster], arguments: &Simulate) -> Result<Missing> {
     let vms = || clusters.iter().flat_map(|cluster| &cluster.vms);
     let count = |of: fn(&&Vm) -> bool| vms().filter(of).count() as u64;
@@ -33,8 +35,9 @@ pub(super) fn check(clusters: &[Cluster], arguments: &Simulate) -> Result<Missin
         untouched_vms: count(|vm| vm.untouched_ratio.is_none()),
         slowdown_vms: count(|vm| vm.slowdown_64ns.is_none() && vm.slowdown_140ns.is_none()),
         customer_vms: count(|vm| vm.customer.is_none()),
+        recorded_vms: count(|vm| vm.recorded.is_none()),
     };
-    let Missing { untouched_vms, slowdown_vms, customer_vms } = lacking;
+    let Missing { untouched_vms, slowdown_vms, customer_vms, recorded_vms } = lacking;
     let requested = |split| arguments.memory.contains(&split);
     let with_truth = requested(Split::Pond) || requested(Split::Oracle);
     if with_truth && untouched_vms == all && slowdown_vms == all {
@@ -42,6 +45,17 @@ pub(super) fn check(clusters: &[Cluster], arguments: &Simulate) -> Result<Missin
     }
     if requested(Split::Models) && customer_vms == all {
         bail!("--memory models predicts from customers' past VMs, and the trace has no customers; `pool generate` writes traces that do");
+    }
+    if requested(Split::Recorded) || requested(Split::Requested) {
+        if recorded_vms == all {
+            bail!(
+                "--memory recorded and requested need what a scheduler recorded, and the trace has no pool_bytes; import a scheduler's log by \
+                 `pool import scheduler.log`"
+            );
+        }
+        if recorded_vms > 0 {
+            log::warn!("{recorded_vms} of {all} VMs were not recorded by a scheduler: recorded and requested keep their memory local");
+        }
     }
     if with_truth && untouched_vms + slowdown_vms > 0 {
         log::warn!(
