@@ -106,11 +106,13 @@ fn servers_of_a_sparse_pod_reach_some_devices() {
     assert_eq!((&row["pod"]["servers"], &row["pod"]["devices"], &row["pod"]["pairs"]), (&8.into(), &4.into(), &28.into()));
     let measured = |key: &str| row["measured"][key].as_u64().unwrap();
     assert!(measured("emc_failures") > 10 && measured("lost_with_emc") >= measured("lost_with_emc_max"), "{row:#}");
-    // The price of every device counts: 2 for each server, of 4 ports.
-    let money = |prices| simulate("ports=4,per-server=4", &["--latency", "70ns", "--provision", "--prices", prices])["money"].clone();
-    let saved = |money: &Value| money["saved_per_server"].as_f64().unwrap();
-    let (free, priced) = (money("dram=1"), money("dram=1,device=4"));
-    assert!((saved(&free) - saved(&priced) - 4.0).abs() < 0.5, "{free:#} {priced:#}");
+    // The price of every device counts.
+    let priced = |prices| simulate("ports=4,per-server=4", &["--clusters", "1", "--latency", "70ns", "--provision", "--prices", prices]);
+    let saved = |row: &Value| row["money"]["saved_per_server"].as_f64().unwrap();
+    let (free, priced) = (priced("dram=1"), priced("dram=1,device=4"));
+    let [devices, servers] = ["devices", "servers"].map(|key| priced["provisioned"][key].as_f64().unwrap());
+    assert!(devices >= servers, "a device for each server, and more for the servers of the last pod: {priced:#}");
+    assert!((saved(&free) - saved(&priced) - 4.0 * devices / servers).abs() < 1e-6, "{free:#} {priced:#}");
 }
 
 #[test]
