@@ -48,6 +48,7 @@ def run(lab: Lab) -> dict[str, Any]:
         judged: list[Window] = []
         rates: list[float] = []
         to_oracle: list[float] = []
+        classified: list[dict[str, float]] = []
         for stretch in ("first", "second"):
             slow.pass_periods(workload, SETTLE_PERIODS)
             settled, before = workload.uptime(), workload.accesses()
@@ -57,6 +58,7 @@ def run(lab: Lab) -> dict[str, Any]:
             judged += stretch_windows
             placed = statistics.mean(window.slow_bytes for window in stretch_windows)
             to_oracle.append(placed / (_oracle_blocks(accesses, target) * BLOCK_BYTES))
+            classified.append(_classified(accesses, target) | _moved(stretch_windows, settled))
             period_s = _period_s(guest)
             rates += numa.averages(stretch_windows, period_s)
             lab.say(f"{stretch} stretch: {slow.view(agent, workload.job)['explanation']}")
@@ -80,7 +82,11 @@ def run(lab: Lab) -> dict[str, Any]:
         "job_rate_per_second": sum(window.slow_accesses + window.local_accesses for window in judged)
         / sum(window.elapsed_seconds for window in judged),
         **_overshoot(windows, changed, target, period_s),
-        **_moved(windows, begins),
+        "moved_bytes_per_second": _moved(windows, begins)["moved_bytes_per_second"],
+        "false_slow_blocks": max(found["false_slow_blocks"] for found in classified),
+        "false_slow_ratio": max(found["false_slow_ratio"] for found in classified),
+        "false_fast_ratio": max(found["false_fast_ratio"] for found in classified),
+        "corrected_bytes_per_second": max(found["promoted_bytes_per_second"] for found in classified),
     }
     lab.say(", ".join(f"{name} {value:.4g}" for name, value in figures.items()))
     lab.at_most("p95_rate_per_second", figures["p95_rate_per_second"], RATE_MAX_RATIO * target)
@@ -97,6 +103,21 @@ def _oracle_blocks(accesses: Accesses, target: float) -> int:
     """Returns how many of the coldest blocks may be placed if all accesses are known."""
     rates = sorted(accesses.rate(address) for address in accesses.blocks)
     return sum(1 for total in accumulate(rates) if total <= target)
+
+
+def _classified(accesses: Accesses, target: float) -> dict[str, float]:
+    """Compares the placement at the end of `accesses` with the oracle's: false classification (Thermostat table 3).
+
+    A slow block is false if the oracle does not place it, and a fast one if it does.
+    """
+    coldest = sorted(accesses.blocks, key=accesses.rate)
+    oracle = set(coldest[: _oracle_blocks(accesses, target)])
+    placed = {address for address, block in accesses.blocks.items() if block.node == numa.SLOW}
+    return {
+        "false_slow_blocks": len(placed - oracle),
+        "false_slow_ratio": len(placed - oracle) / max(1, len(placed)),
+        "false_fast_ratio": len(oracle - placed) / max(1, len(oracle)),
+    }
 
 
 def _period_s(guest: Guest) -> float:
@@ -119,7 +140,14 @@ def _overshoot(windows: list[Window], changed: float, target: float, period_s: f
 
 
 def _moved(windows: list[Window], begins: float) -> dict[str, float]:
-    """Returns a lower bound on the bytes moved between the nodes per second: a window shows only the net change."""
+    """Returns lower bounds on the bytes moved between the nodes per second: a window shows only the net change.
+
+    While rates stay the same, a promotion corrects a false classification.
+    """
     after = [window for window in windows if window.at_seconds > begins]
-    moved = sum(abs(second.slow_bytes - first.slow_bytes) for first, second in pairwise(after))
-    return {"moved_bytes_per_second": moved / (after[-1].at_seconds - after[0].at_seconds)}
+    demoted = [second.slow_bytes - first.slow_bytes for first, second in pairwise(after)]
+    seconds = after[-1].at_seconds - after[0].at_seconds
+    return {
+        "moved_bytes_per_second": sum(map(abs, demoted)) / seconds,
+        "promoted_bytes_per_second": sum(max(0, -net) for net in demoted) / seconds,
+    }

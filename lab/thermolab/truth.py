@@ -3,7 +3,7 @@
 import json
 import signal
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from .guest import Guest
@@ -81,6 +81,8 @@ class Block:
     touched: int
     """Pages that were accessed at least once."""
     accesses: int
+    node: int | None
+    """NUMA node of its first page; in a difference, at its end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +97,7 @@ class Accesses:
     def since(self, before: "Accesses") -> "Accesses":
         """Returns the accesses between `before` and this moment."""
         blocks = {
-            address: Block(block.region, block.touched, block.accesses - before.blocks[address].accesses)
+            address: replace(block, accesses=block.accesses - before.blocks[address].accesses)
             for address, block in self.blocks.items()
         }
         return Accesses(self.at_seconds - before.at_seconds, blocks)
@@ -199,7 +201,7 @@ class Workload:
         """Returns the accesses so far; filling counts as one access of every page."""
         report = json.loads(self.guest.run(["labguest", "accesses", self.layout]).stdout)
         blocks = {
-            block["address"]: Block(region["name"], block["touched"], block["accesses"])
+            block["address"]: Block(region["name"], block["touched"], block["accesses"], block["node"])
             for region in report["regions"]
             for block in region["blocks"]
         }

@@ -14,6 +14,7 @@ mod linux;
 mod load;
 mod mappers;
 mod marks;
+mod remote;
 mod rounding;
 mod sessions;
 mod verify;
@@ -55,6 +56,10 @@ enum Command {
     Nodes(workload::NodesArguments),
     /// Map a file that other processes map as well, and access a part of it
     Mappers(mappers::Arguments),
+    /// Read or write memory of another process through the kernel, without mapping it
+    Remote(remote::Arguments),
+    /// Report where a server keeps what a load filled it with, how popular that is, and what of it is on a slow node
+    Stored(load::stored::Arguments),
     /// Check again and again that memory is as it was written
     Verify(verify::Arguments),
     /// Time how long the kernel makes a process with idle memory wait
@@ -81,6 +86,8 @@ fn main() -> ExitCode {
         Command::Accesses(arguments) => workload::accesses(&arguments),
         Command::Nodes(arguments) => workload::nodes(&arguments),
         Command::Mappers(arguments) => mappers::run(&arguments),
+        Command::Remote(arguments) => remote::run(&arguments),
+        Command::Stored(arguments) => load::stored::run(&arguments),
         Command::Verify(arguments) => verify::run(&arguments),
         Command::Waits(arguments) => waits::run(&arguments),
         Command::Marks(arguments) => marks::run(&arguments),

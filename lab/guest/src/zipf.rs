@@ -40,6 +40,17 @@ impl ZipfPages {
         lock_items(&self.pages)
     }
 
+    /// Returns each page's probability.
+    pub(crate) fn shares(&self) -> Vec<f64> {
+        let mut shares = vec![0.0; self.pages.len()];
+        let mut before = 0.0;
+        for (&page, &cumulated) in self.pages.iter().zip(&self.cumulated) {
+            shares[page] = cumulated - before;
+            before = cumulated;
+        }
+        shares
+    }
+
     /// Returns the page of the next access.
     pub(crate) fn draw(&self, rng: &mut Rng) -> usize {
         let uniform = rng.f64();
@@ -62,7 +73,10 @@ mod tests {
         }
         let weights: Vec<f64> = (1..=pages).map(|rank| (rank as f64).powf(-exponent)).collect();
         let sum: f64 = weights.iter().sum();
+        let shares = zipf.shares();
         for (rank, weight) in weights.iter().enumerate() {
+            let share = shares[zipf.pages[rank]];
+            assert!((share - weight / sum).abs() < 1e-12, "{pages} {exponent} rank {rank}: {share}");
             let expected = weight / sum * f64::from(DRAWS);
             let count = f64::from(counts[zipf.pages[rank]]);
             // Five standard deviations of a count.

@@ -10,6 +10,7 @@ pub(crate) mod mapping;
 pub(crate) mod numa;
 pub(crate) mod poll;
 pub(crate) mod power;
+pub(crate) mod remote;
 pub(crate) mod signals;
 pub(crate) mod thread;
 pub(crate) mod uevent;

@@ -8,6 +8,7 @@ mod memcached;
 mod redis;
 mod report;
 mod requests;
+pub(crate) mod stored;
 
 use std::path::PathBuf;
 use std::time::Duration;

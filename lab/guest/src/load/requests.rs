@@ -38,6 +38,11 @@ impl Records {
         format!("record:{key:010}")
     }
 
+    /// Returns the random numbers of a load.
+    pub(super) fn random(self) -> Rng {
+        content::seeded(&[self.seed, u64::MAX])
+    }
+
     /// Returns the length of every value stored under `key`, in bytes.
     pub(super) fn value_bytes(self, key: u64) -> usize {
         let uniform = content::seeded(&[self.seed, key]).f64();
@@ -109,14 +114,18 @@ pub(super) struct Mixed {
     revision: u64,
 }
 
+/// Returns the popularity of keys by Zipf's law. `rng` must be new from [`Records::random`].
+pub(super) fn popularity(records: Records, exponent: f64, rng: &mut Rng) -> ZipfPages {
+    ZipfPages::new(usize::try_from(records.keys).unwrap_or(usize::MAX), exponent, rng)
+}
+
 impl Mixed {
     pub(super) fn new(records: Records, mix: Mix) -> Self {
         let share = |fraction: f64| floor(records.keys as f64 * fraction);
         let hot_keys = share(mix.hot_fraction).clamp(1, records.keys);
         let warm_keys = share(mix.warm_fraction).min(records.keys - hot_keys);
-        let mut rng = content::seeded(&[records.seed, u64::MAX]);
-        let keys = usize::try_from(records.keys).unwrap_or(usize::MAX);
-        let popularity = mix.zipf.map(|exponent| ZipfPages::new(keys, exponent, &mut rng));
+        let mut rng = records.random();
+        let popularity = mix.zipf.map(|exponent| popularity(records, exponent, &mut rng));
         Self { records, mix, hot_keys, warm_keys, popularity, rng, cold_touches: 0, revision: 0 }
     }
 

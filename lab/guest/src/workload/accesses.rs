@@ -6,6 +6,7 @@ use anyhow::{Result, ensure};
 use serde::Serialize;
 
 use crate::linux::clock::monotonic_ns;
+use crate::linux::numa::nodes_of;
 
 use super::layout::{Layout, RegionLayout};
 use super::record::Record;
@@ -19,6 +20,8 @@ struct Block {
     touched: u32,
     /// Accesses of all its pages, including the filling.
     accesses: u64,
+    /// NUMA node of its first page, if that is in memory.
+    node: Option<u32>,
 }
 
 #[derive(Serialize)]
@@ -49,7 +52,11 @@ pub(super) fn open(path: &Path) -> Result<(Layout, Record)> {
 pub(super) fn print(path: &Path) -> Result<()> {
     let (layout, record) = open(path)?;
     let at_ns = monotonic_ns();
-    let counted = |(index, region): (usize, &RegionLayout)| blocks(&record, index, region, layout.page_bytes);
+    let counted = |(index, region): (usize, &RegionLayout)| {
+        let mut blocks = blocks(&record, index, region, layout.page_bytes);
+        add_nodes(&mut blocks, region);
+        blocks
+    };
     let blocks: Vec<Vec<Block>> = layout.regions.iter().enumerate().map(counted).collect();
     let regions: Vec<RegionAccesses<'_>> = layout
         .regions
@@ -62,6 +69,15 @@ pub(super) fn print(path: &Path) -> Result<()> {
     Ok(())
 }
 
+fn add_nodes(blocks: &mut [Block], region: &RegionLayout) {
+    let first_pages: Vec<u64> = blocks.iter().map(|block| block.address.max(region.start)).collect();
+    // A kernel without NUMA has no such call, and a workload that has exited no pages.
+    let nodes = nodes_of(region.toucher_pid, &first_pages).unwrap_or_default();
+    for (block, node) in blocks.iter_mut().zip(nodes) {
+        block.node = node;
+    }
+}
+
 fn blocks(record: &Record, index: usize, region: &RegionLayout, page_bytes: u64) -> Vec<Block> {
     let shape = record.shape(index);
     let unit_bytes = shape.unit_pages as u64 * page_bytes;
@@ -72,7 +88,7 @@ fn blocks(record: &Record, index: usize, region: &RegionLayout, page_bytes: u64)
         let address = start - start % HUGE_PAGE_BYTES;
         // A unit that spans two blocks counts for the first.
         if blocks.last().is_none_or(|block| block.address != address) {
-            blocks.push(Block { address, touched: 0, accesses: 0 });
+            blocks.push(Block { address, touched: 0, accesses: 0, node: None });
         }
         let count = record.count(index, unit);
         if let Some(block) = blocks.last_mut() {
