@@ -16,6 +16,15 @@
 //!
 //! **Not tested on KVM**: the machines of the tests have none. Tests use memory that another process accesses through
 //! its own mapping, which accessed bits of the first process do not show either.
+//!
+//! # Accesses that pass no page table
+//! `process_vm_readv(2)` and `process_vm_writev(2)` pin pages and copy through the kernel's own mapping
+//! (`process_vm_rw_single_vec()` in `mm/process_vm_access.c`): no accessed bit is set. `follow_page_pte()` in `mm/gup.c` calls
+//! `folio_mark_accessed()` in their place (`FOLL_TOUCH`). With the multi-generational LRU, which is the default of
+//! current distributions, that sets the page's referenced flag and returns; only with the two lists it clears the idle flag as well
+//! (`mm/swap.c`). `smaps` counts a referenced page (`smaps_account()` in `fs/proc/task_mmu.c`), and DAMON and idle
+//! page tracking ask for the idle flag: with the multi-generational LRU these two do not see such accesses, and nothing shows that a
+//! process makes them. Scenario `pool_accesses` measures it.
 
 use std::io::ErrorKind;
 use std::path::Path;
