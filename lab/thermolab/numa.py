@@ -51,6 +51,14 @@ def tiers(guest: Guest) -> dict[str, str]:
     return {path.split("/")[-2]: nodes for path, nodes in pairs}
 
 
+def memory(guest: Guest, node: int) -> tuple[int, int]:
+    """Returns a node's total and free memory in bytes."""
+    lines = guest.read(f"/sys/devices/system/node/node{node}/meminfo").splitlines()
+    # Lines such as `Node 0 MemTotal:  634404 kB`.
+    kib = {fields[2].rstrip(":"): int(fields[3]) for fields in map(str.split, lines)}
+    return kib["MemTotal"] << 10, kib["MemFree"] << 10
+
+
 @dataclass(frozen=True, slots=True)
 class Window:
     """Accesses of a workload by node, within a short time window."""
