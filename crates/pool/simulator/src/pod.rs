@@ -73,7 +73,7 @@ impl Pod {
         if servers < u32::from(ports) {
             return Err(Impossible::FewServers { servers, ports });
         }
-        if servers * u32::from(per_server) % u32::from(ports) != 0 {
+        if !(servers * u32::from(per_server)).is_multiple_of(u32::from(ports)) {
             return Err(Impossible::PortsLeft { servers, per_server, ports });
         }
         Ok(())
