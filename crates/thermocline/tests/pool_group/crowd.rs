@@ -9,7 +9,8 @@ use manager::client::Client;
 
 use super::group::{Group, LEASE, PATIENCE};
 
-const THREADS: usize = 8;
+/// Requests at a time. The leader puts those that wait into one entry of its log.
+const THREADS: usize = 32;
 
 pub(crate) fn name(host: usize) -> String {
     format!("host-{host}")
