@@ -124,7 +124,7 @@ test-pool-faults: toolchain ## the pool manager killed fifty times under load, a
 	cargo test --locked -p thermocline-manager --test faults -- --include-ignored --nocapture --test-threads 1
 
 .PHONY: test-pool-group
-test-pool-group: toolchain ## a group of three pool managers whose leader is killed fifty times, stopped and emptied; 6 minutes; target/pool-group/result.json
+test-pool-group: toolchain ## a group of three pool managers, for 1,000 hosts, whose leader is killed fifty times, stopped and emptied; 15 minutes on two cores; target/pool-group/result.json
 	mkdir -p target/pool-group
 	POOL_GROUP_RESULT=$(CURDIR)/target/pool-group/result.json cargo test --locked -p thermocline --test pool_group -- --include-ignored --nocapture --test-threads 1
 
