@@ -36,7 +36,7 @@ PREDICTORS = {"models": "models", **savings.PREDICTORS}
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Trainer:
-    """Trains models into a directory with the program `learn`, which is this interpreter by default."""
+    """Trains models into a directory by `learn`, the words of a command."""
 
     directory: Path
     learn: Sequence[str]
