@@ -43,6 +43,9 @@ struct Found {
     damon_stat_enabled: Option<Value>,
     /// Enabled parts of the multi-generational LRU.
     lru_gen_enabled: Option<Value>,
+    /// The kernel's own migration of pages between nodes.
+    numa_balancing: Option<Value>,
+    khugepaged_pages_to_scan: Option<Value>,
 }
 
 #[derive(Debug, PartialEq, Serialize)]
@@ -93,6 +96,8 @@ fn inspect(root: &Path) -> Result<Found> {
     }
     found.damon_stat_enabled = read_value(&root.join("sys/module/damon_stat/parameters/enabled"))?;
     found.lru_gen_enabled = read_value(&root.join("sys/kernel/mm/lru_gen/enabled"))?;
+    found.numa_balancing = read_value(&root.join("proc/sys/kernel/numa_balancing"))?;
+    found.khugepaged_pages_to_scan = read_value(&root.join("sys/kernel/mm/transparent_hugepage/khugepaged/pages_to_scan"))?;
     Ok(found)
 }
 
@@ -156,6 +161,7 @@ mod tests {
     fn a_machine_without_settings_reports_none() {
         let nothing = json!({
             "cgroups": [], "zswap": {}, "nr_kdamonds": null, "kdamonds_on": 0, "damon_stat_enabled": null, "lru_gen_enabled": null,
+            "numa_balancing": null, "khugepaged_pages_to_scan": null,
         });
         check(&[], &nothing);
         let cgroup =
@@ -181,6 +187,8 @@ mod tests {
                 ("sys/kernel/mm/damon/admin/kdamonds/1/state", "off\n"),
                 ("sys/module/damon_stat/parameters/enabled", "N\n"),
                 ("sys/kernel/mm/lru_gen/enabled", "0x0007\n"),
+                ("proc/sys/kernel/numa_balancing", "2\n"),
+                ("sys/kernel/mm/transparent_hugepage/khugepaged/pages_to_scan", "1\n"),
             ],
             &json!({
                 "cgroups": [
@@ -189,6 +197,7 @@ mod tests {
                 ],
                 "zswap": {"compressor": "lz4", "enabled": true, "max_pool_percent": 20},
                 "nr_kdamonds": 2, "kdamonds_on": 1, "damon_stat_enabled": false, "lru_gen_enabled": "0x0007",
+                "numa_balancing": 2, "khugepaged_pages_to_scan": 1,
             }),
         );
     }

@@ -10,6 +10,7 @@ use trackers::rates::sampler::{DENSER, Settings};
 use trackers::rates::{self, RateTracker};
 
 use super::Slowdown;
+use super::khugepaged::Khugepaged;
 use super::period::{Period, Search};
 use super::queue::Moves;
 use super::sampling_cost::SamplingCost;
@@ -36,6 +37,7 @@ pub struct SlowdownPolicy {
     pub(super) search: Option<Search>,
     pub(super) current: Option<Period>,
     pub(super) moves: Moves,
+    pub(super) khugepaged: Khugepaged,
     pub(super) cost: SamplingCost,
     /// Periods begun: their number selects the sample.
     pub(super) periods: u64,
@@ -106,6 +108,7 @@ impl SlowdownPolicy {
     /// Ends the current period and leaves nothing of it in the kernel.
     pub(super) fn stop_sampling(&mut self, context: &mut Context) {
         self.search = None;
+        self.khugepaged.restore(&context.kernel.roots, &mut context.undo);
         if let Some(period) = self.current.take() {
             self.collapse(context, &period.sampler.abandon());
         }

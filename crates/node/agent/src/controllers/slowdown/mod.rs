@@ -24,6 +24,7 @@ use crate::now::Now;
 use crate::view::JobView;
 
 mod bursts;
+mod khugepaged;
 pub mod machine;
 mod moves;
 mod period;

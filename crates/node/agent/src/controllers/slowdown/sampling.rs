@@ -110,6 +110,10 @@ impl SlowdownPolicy {
 
     fn begin_sampling(&mut self, context: &mut Context, began: Duration, chosen: Chosen) -> kernel::Result<bool> {
         let Chosen { blocks, members } = chosen;
+        if !blocks.split.is_empty() {
+            let reported = self.khugepaged.slow_down(&context.kernel.roots, &mut context.undo, context.config.slow.manage);
+            reported.into_iter().for_each(|what| context.event(None, what));
+        }
         let settings = self.sampling(&context.config);
         let Self { tracker: Some(tracker), splitter, periods, cost, .. } = self else { return Ok(false) };
         let host = Host { roots: &context.kernel.roots, splitter: splitter.as_ref() };
@@ -125,6 +129,9 @@ impl SlowdownPolicy {
 
     /// Decides for each job at the end of a period, and queues the moves.
     fn decide(&mut self, jobs: &mut Jobs, context: &mut Context, members: &Members, round: Round) {
+        let Context { kernel, undo, config, .. } = &mut *context;
+        let reported = self.khugepaged.end_period(&round.lost, &kernel.roots, undo, config.slow.manage);
+        reported.into_iter().for_each(|what| context.event(None, what));
         let Some(node) = self.node else { return };
         self.collapse(context, &round.split);
         self.error = None;

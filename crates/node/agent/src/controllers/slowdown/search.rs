@@ -76,6 +76,7 @@ impl SlowdownPolicy {
         let worth: Vec<Block> = fast.into_iter().filter(|block| block.bytes >= BYTES_MIN).collect();
         chosen.blocks.sampled.extend(selection::sampled(&worth, context.config.slow.sample, self.periods));
         if context.may_act(&entry.job) {
+            let turn = turn.filter(|_| self.khugepaged.allows_split(context.config.slow.manage, self.periods));
             if let (Some(turn), Some(slowdown), true) = (turn, entry.slots.get::<Slowdown>(), self.splitter.is_some()) {
                 chosen.blocks.split.extend(take_split(&slowdown.bursts, &mut slow, turn));
             }

@@ -101,6 +101,8 @@ pub struct Round {
 pub struct Lost {
     /// Pages vanished, moved or changed size during the period, or the process exited.
     pub changed: u32,
+    /// Huge pages in slow memory that were split for the period, and collapsed by khugepaged within it.
+    pub collapsed: u32,
     /// The tracker's limit on points was reached. A huge page whose parts exceed the limit, and a slow block, are reported
     /// without an upper bound on their rate.
     pub over_capacity: u32,

@@ -38,8 +38,10 @@ struct SplitBlock {
     of: u32,
     /// How often a sampled page was found accessed.
     accessed: u32,
-    /// Whether a page vanished or moved, or the block was collapsed.
+    /// Whether a page vanished or moved.
     changed: bool,
+    /// Whether khugepaged collapsed the block.
+    collapsed: bool,
 }
 
 impl SplitBlocks {
@@ -71,7 +73,7 @@ impl SplitBlocks {
                 Ok(mut pages) if !pages.is_empty() => {
                     let of = u32::try_from(pages.len()).unwrap_or(u32::MAX);
                     selection::some_of(&mut pages, PAGES, seed);
-                    self.split.push(SplitBlock { block, pages, of, accessed: 0, changed: false });
+                    self.split.push(SplitBlock { block, pages, of, accessed: 0, changed: false, collapsed: false });
                 }
                 Err(error) if !error.is_gone() => return Err(error),
                 _ => {
@@ -87,7 +89,7 @@ impl SplitBlocks {
     pub(super) fn check(&mut self, memory: &dyn Memory) -> Result<()> {
         for split in &mut self.split {
             match memory.is_huge(&split.block) {
-                Ok(huge) => split.changed |= huge,
+                Ok(huge) => split.collapsed |= huge,
                 Err(error) if error.is_gone() => split.changed = true,
                 Err(error) => return Err(error),
             }
@@ -118,13 +120,13 @@ impl SplitBlocks {
         self.window += window;
     }
 
-    /// The rates of the blocks, and those without one: a page that was found accessed is one access. Counts blocks that changed as lost.
+    /// The rates of the blocks, and those without one: a page that was found accessed is one access. Counts the others as lost.
     pub(super) fn take_rates(&mut self, lost: &mut Lost) -> (Vec<BlockRate>, Vec<Block>) {
         let window_us = micros(self.window);
         let mut rates = Vec::with_capacity(self.split.len());
         for split in std::mem::take(&mut self.split) {
-            if split.changed {
-                lost.changed += 1;
+            if split.changed || split.collapsed {
+                *(if split.collapsed { &mut lost.collapsed } else { &mut lost.changed }) += 1;
                 self.lost.push(split.block);
                 continue;
             }

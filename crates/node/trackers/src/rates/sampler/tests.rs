@@ -410,7 +410,7 @@ fn split_blocks_of_the_slow_node_show_their_accessed_pages() {
             (split[2], counted(3, 1), Some((2, 2))),
         ]
     );
-    let lost = Lost { changed: 1, ..Lost::default() };
+    let lost = Lost { collapsed: 1, ..Lost::default() };
     assert_eq!((round.split, round.lost, round.slow.len(), round.sampled.len()), (split.to_vec(), lost, 1, 1));
     assert_eq!(round.slow_lost, [split[3]]);
     // The pages of all four, in each stage.
