@@ -162,4 +162,6 @@ def p99_us(guest: Guest, name: str) -> float | None:
     path, lines = _REPORTS[name]
     reports = [line for line in guest.read(path).splitlines() if line.startswith("{") and line.endswith("}")]
     recent = [json.loads(line)["p99_us"] for line in reports[-lines:]]
-    return statistics.median(recent) if recent else None
+    # A report without a finished request has none.
+    known = [us for us in recent if us is not None]
+    return statistics.median(known) if known else None

@@ -129,12 +129,18 @@ impl Agent {
         self.context.undo.set_kdamond_targets(&pids).map_err(|error| format!("undo list: {error}"))
     }
 
-    /// Judges what a scan with `kind` cost. If it is too expensive, jobs for which `auto` chose it use the next best tracker; a
-    /// tracker that the operator chose stays, and the CPU budget limits offloading instead.
-    fn judge_cost(&mut self, kind: ages::Kind, cpu: Duration) {
+    /// Judges what a scan with `kind` cost. If it is too expensive, it samples fewer pages; without a sample, or if that is small already,
+    /// jobs for which `auto` chose it use the next best tracker. One that the operator chose stays, and the CPU budget limits offloading
+    /// instead.
+    pub(super) fn judge_cost(&mut self, kind: ages::Kind, cpu: Duration) {
         let (period, budget) = (self.context.config.agent.scan_period, self.context.config.agent.cpu_budget);
         if !self.context.trackers.is_too_expensive(kind, cpu, period, budget) {
             return;
+        }
+        if let Some(pages) = self.context.trackers.get_mut(kind).and_then(|tracker| tracker.sample_fewer()) {
+            let (cost, kind) = (cpu.as_secs_f64(), kind.as_str());
+            let what = format!("{kind} took {cost:.2} s of CPU per scan, over agent.cpu_budget; it samples {pages} pages at most now");
+            return self.context.event(None, what);
         }
         let Some((next, _)) = self.context.trackers.offer.next_after(kind) else { return };
         let mut moved = 0;

@@ -140,6 +140,12 @@ pub trait Tracker: Send {
         None
     }
 
+    /// Samples half as many pages from the next scan on, and returns how many at most; `None` if it has no sample, or samples so few that
+    /// half of them would say too little.
+    fn sample_fewer(&mut self) -> Option<u64> {
+        None
+    }
+
     /// Stops observation and leaves nothing behind in the kernel.
     ///
     /// # Errors

@@ -190,3 +190,36 @@ impl Tracker for Failing {
         Err(kernel::Error::Unsupported { what: "gone".into(), remedy: "none".into() })
     }
 }
+
+/// A tracker that can make its sample smaller once.
+struct Costly(Option<u64>);
+
+impl Tracker for Costly {
+    fn kind(&self) -> ages::Kind {
+        ages::Kind::PageIdle
+    }
+
+    fn scan(&mut self, _: Duration, _: &[Target]) -> kernel::Result<Vec<kernel::Result<Scan>>> {
+        Ok(Vec::new())
+    }
+
+    fn sample_fewer(&mut self) -> Option<u64> {
+        self.0.take()
+    }
+}
+
+#[test]
+fn a_tracker_that_costs_too_much_samples_fewer_pages_before_another_takes_its_place() {
+    let machine = machine_with_job();
+    let mut agent = agent(&machine);
+    agent.scan(at(1_000));
+    agent.context.trackers.give_back(Box::new(Costly(Some(4_096))));
+    let costs_too_much = |agent: &mut Agent| (0..3).for_each(|_| agent.judge_cost(ages::Kind::PageIdle, seconds(1_000)));
+    let reported = |agent: &Agent, what: &str| format!("{:?}", agent.context.log.pending()).contains(what);
+    costs_too_much(&mut agent);
+    assert!(reported(&agent, "it samples 4096 pages at most now"), "{:?}", agent.context.log.pending());
+    assert_eq!(agent.job(JOB).tracker.0, ages::Kind::PageIdle);
+    costs_too_much(&mut agent);
+    assert!(reported(&agent, "1 jobs use sampled_frames now"), "{:?}", agent.context.log.pending());
+    assert_eq!(agent.job(JOB).tracker.0, ages::Kind::SampledFrames);
+}

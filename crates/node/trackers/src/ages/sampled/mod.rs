@@ -44,6 +44,9 @@ pub mod split;
 /// The fewest points that a job is given, if it has as many pages.
 const POINTS_MIN: u64 = 128;
 
+/// A machine's sample is not made smaller than this.
+const ALL_POINTS_MIN: u64 = 1024;
+
 /// Limits of the tracker.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
@@ -65,6 +68,16 @@ impl Limits {
     fn points_of_job(&self, jobs: usize) -> u64 {
         // The choice of a level may give twice as many points as wanted.
         (self.points_max / 2 / (jobs as u64).max(1)).clamp(POINTS_MIN, self.job_points_max)
+    }
+
+    /// Halves the points, if enough are left. Returns how many these are.
+    fn halve(&mut self) -> Option<u64> {
+        let half = self.points_max / 2;
+        if half < ALL_POINTS_MIN {
+            return None;
+        }
+        (self.points_max, self.job_points_max) = (half, (self.job_points_max / 2).max(POINTS_MIN));
+        Some(half)
     }
 }
 
@@ -370,6 +383,11 @@ impl Tracker for Sampled {
 
     fn reach(&self, path: &str) -> Option<Age> {
         self.generations.as_ref().map(|generations| generations.reach(path))
+    }
+
+    fn sample_fewer(&mut self) -> Option<u64> {
+        // What is watched now is renewed at the next scan.
+        self.limits.halve().inspect(|_| self.stale = true)
     }
 
     fn stop(&mut self) -> Result<()> {

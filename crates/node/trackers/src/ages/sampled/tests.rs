@@ -60,3 +60,11 @@ fn many_jobs_share_the_points() {
     let often = Limits { scan_period: Duration::from_millis(300), ..limits };
     assert_eq!(often.interval(), Duration::from_millis(500), "DAMON sessions refuse shorter ones");
 }
+
+#[test]
+fn a_sample_is_halved_until_it_says_too_little() {
+    let mut limits = Limits { scan_period: Duration::from_secs(120), points_max: 16_384, job_points_max: 2048 };
+    let halves: Vec<_> = std::iter::from_fn(|| limits.halve().map(|all| (all, limits.points_of_job(5)))).collect();
+    assert_eq!(halves, [(8192, 819), (4096, 409), (2048, 204), (1024, 128)]);
+    assert_eq!(limits.halve(), None);
+}
