@@ -94,23 +94,37 @@ impl Generations {
     /// The age of a job's oldest generation that is worth evicting; zero if there is none.
     pub(super) fn reach(&self, job: &str) -> Age {
         let nodes = self.of_job(job).flat_map(|memcg| &memcg.nodes);
-        let old = nodes.flat_map(|node| self.ages(node)).filter(|(_, generation)| generation.anon_pages >= EVICTED_MIN.0);
+        let old = nodes.flat_map(|node| self.evictable(node)).filter(|(_, generation)| generation.anon_pages >= EVICTED_MIN.0);
         old.map(|(age, _)| age).max().unwrap_or(Age(0))
     }
 
-    /// For each cgroup and node of a job the youngest generation that is at least `age` old; evicting it evicts all older ones too.
+    /// For each cgroup and node of a job the youngest generation that is at least `age` old and can be evicted; evicting it evicts all older
+    /// ones too.
     pub(super) fn old(&self, job: &str, age: Age) -> Vec<Generation> {
         let mut generations = Vec::new();
         for memcg in self.of_job(job) {
             for node in &memcg.nodes {
-                let old = || self.ages(node).filter(|(a, _)| *a >= age).map(|(_, g)| g);
-                if let Some(youngest) = old().max_by_key(|g| g.seq) {
-                    let pages = old().map(|g| Pages(g.anon_pages)).sum();
+                let old: Vec<_> = self.evictable(node).filter(|(a, _)| *a >= age).map(|(_, generation)| generation).collect();
+                if let Some(youngest) = old.last() {
+                    let pages = old.iter().map(|generation| Pages(generation.anon_pages)).sum();
                     generations.push(Generation { memcg: memcg.id, node: node.nid, seq: youngest.seq, pages });
                 }
             }
         }
         generations
+    }
+
+    /// The generations of a node whose anonymous memory the kernel evicts if it is asked to, with their ages, the oldest first.
+    ///
+    /// It evicts none of a younger generation than the oldest one with page cache, but page cache in its place (`mm/vmscan.c`,
+    /// `try_to_inc_min_seq`, `isolate_folios`). What is younger becomes old as generations are opened: of four the oldest two are
+    /// united.
+    fn evictable<'a>(&self, node: &'a Node) -> impl Iterator<Item = (Age, &'a Gen)> + use<'a> {
+        let mut gens: Vec<_> = self.ages(node).collect();
+        gens.sort_unstable_by_key(|(_, generation)| generation.seq);
+        let with_cache = gens.iter().position(|(_, generation)| generation.file_pages > 0);
+        gens.truncate(with_cache.map_or(gens.len(), |oldest| oldest + 1));
+        gens.into_iter()
     }
 }
 
@@ -162,7 +176,7 @@ mod tests {
 
     #[test]
     fn a_job_reaches_as_far_as_its_oldest_generation_with_pages() {
-        let gen_of = |seq, age_ms, anon_pages| Gen { seq, age_ms, anon_pages, file_pages: 9_000 };
+        let gen_of = |seq, age_ms, anon_pages| Gen { seq, age_ms, anon_pages, file_pages: 0 };
         let machine = crate::testing::Machine::new();
         machine.put("sys/kernel/mm/lru_gen/enabled", b"0x0007\n");
         machine.put("sys/kernel/debug/lru_gen", b"");
@@ -171,7 +185,28 @@ mod tests {
         let few = vec![gen_of(4, 900_000, 63), gen_of(5, 610_000, 64), gen_of(6, 241_000, 5_000), gen_of(7, 3, 5_000)];
         generations.latest = vec![memcg("/job/part", few), memcg("/other", vec![gen_of(1, 90_000_000, 5_000), gen_of(2, 80_000_000, 0)])];
         assert_eq!(generations.reach("/job"), Age(2), "the pages of generation 5 were accessed before 6 was opened");
+        assert_eq!(generations.old("/job", Age(2)), [Generation { memcg: 1, node: 0, seq: 5, pages: Pages(127) }]);
         assert_eq!(generations.reach("/new"), Age(0));
+    }
+
+    #[test]
+    fn no_generation_is_evicted_for_which_the_kernel_would_take_page_cache() {
+        let gen_of = |seq, age_ms, anon_pages, file_pages| Gen { seq, age_ms, anon_pages, file_pages };
+        let machine = crate::testing::Machine::new();
+        machine.put("sys/kernel/mm/lru_gen/enabled", b"0x0007\n");
+        machine.put("sys/kernel/debug/lru_gen", b"");
+        let mut generations = Generations::open(&machine.roots, Duration::from_secs(120)).unwrap();
+        let mut check = |cached_in: u64, reach: Age, old: &[(u64, u64)]| {
+            let file = |seq| if seq == cached_in { 9_000 } else { 0 };
+            let gens = [(4, 900_000, 0), (5, 610_000, 400), (6, 241_000, 5_000), (7, 3, 5_000)];
+            let gens = gens.map(|(seq, age_ms, anon)| gen_of(seq, age_ms, anon, file(seq))).to_vec();
+            generations.latest = vec![Memcg { id: 1, path: "/job".to_owned(), nodes: vec![Node { nid: 0, gens }] }];
+            let found: Vec<_> = generations.old("/job", Age(2)).iter().map(|found| (found.seq, found.pages.0)).collect();
+            assert_eq!((generations.reach("/job"), found.as_slice()), (reach, old), "page cache in {cached_in}");
+        };
+        check(4, Age(0), &[(4, 0)]);
+        check(5, Age(2), &[(5, 400)]);
+        check(6, Age(2), &[(5, 400)]);
     }
 
     #[test]
