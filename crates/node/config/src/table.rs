@@ -29,7 +29,7 @@ settings::tables! {
         offload_rate: Bytes = Unit::BytesPerSecond, "64MiB/s" in "1MiB/s" ..= "64GiB/s",
             "The upper bound of the rate at which memory is offloaded, over all jobs of the machine.";
         cpu_budget: RatioPpm = Unit::Ratio, "10%" in "0.1%" ..= "100%",
-            "CPU time that the agent may use, as a share of one core. A tracker that would exceed it is not used.";
+            "CPU time that the agent may use, as a share of one core. A tracker that exceeds it samples fewer pages; one that cannot is not used.";
         protect_working_set: bool = Unit::Bool, "true",
             "Whether `memory.low` of each job that is acted on is set to what it uses, and that of the cgroups above it to what their children claim, so that the kernel reclaims cold pages first when the machine is short of memory. Restored on exit (SDFM section 5.1).";
         hard_protection: bool = Unit::Bool, "true",
