@@ -46,6 +46,7 @@ struct Found {
     /// The kernel's own migration of pages between nodes.
     numa_balancing: Option<Value>,
     khugepaged_pages_to_scan: Option<Value>,
+    khugepaged_scan_sleep_millisecs: Option<Value>,
 }
 
 #[derive(Debug, PartialEq, Serialize)]
@@ -97,7 +98,9 @@ fn inspect(root: &Path) -> Result<Found> {
     found.damon_stat_enabled = read_value(&root.join("sys/module/damon_stat/parameters/enabled"))?;
     found.lru_gen_enabled = read_value(&root.join("sys/kernel/mm/lru_gen/enabled"))?;
     found.numa_balancing = read_value(&root.join("proc/sys/kernel/numa_balancing"))?;
-    found.khugepaged_pages_to_scan = read_value(&root.join("sys/kernel/mm/transparent_hugepage/khugepaged/pages_to_scan"))?;
+    let khugepaged = root.join("sys/kernel/mm/transparent_hugepage/khugepaged");
+    found.khugepaged_pages_to_scan = read_value(&khugepaged.join("pages_to_scan"))?;
+    found.khugepaged_scan_sleep_millisecs = read_value(&khugepaged.join("scan_sleep_millisecs"))?;
     Ok(found)
 }
 
@@ -161,7 +164,7 @@ mod tests {
     fn a_machine_without_settings_reports_none() {
         let nothing = json!({
             "cgroups": [], "zswap": {}, "nr_kdamonds": null, "kdamonds_on": 0, "damon_stat_enabled": null, "lru_gen_enabled": null,
-            "numa_balancing": null, "khugepaged_pages_to_scan": null,
+            "numa_balancing": null, "khugepaged_pages_to_scan": null, "khugepaged_scan_sleep_millisecs": null,
         });
         check(&[], &nothing);
         let cgroup =
@@ -189,6 +192,7 @@ mod tests {
                 ("sys/kernel/mm/lru_gen/enabled", "0x0007\n"),
                 ("proc/sys/kernel/numa_balancing", "2\n"),
                 ("sys/kernel/mm/transparent_hugepage/khugepaged/pages_to_scan", "1\n"),
+                ("sys/kernel/mm/transparent_hugepage/khugepaged/scan_sleep_millisecs", "7\n"),
             ],
             &json!({
                 "cgroups": [
@@ -197,7 +201,7 @@ mod tests {
                 ],
                 "zswap": {"compressor": "lz4", "enabled": true, "max_pool_percent": 20},
                 "nr_kdamonds": 2, "kdamonds_on": 1, "damon_stat_enabled": false, "lru_gen_enabled": "0x0007",
-                "numa_balancing": 2, "khugepaged_pages_to_scan": 1,
+                "numa_balancing": 2, "khugepaged_pages_to_scan": 1, "khugepaged_scan_sleep_millisecs": 7,
             }),
         );
     }

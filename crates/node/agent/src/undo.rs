@@ -27,8 +27,9 @@ const FLUSH_MAX: usize = 100;
 const OF_CGROUPS: [&str; 5] = ["memory.low", "memory.min", "memory.swap.max", "memory.zswap.max", "memory.zswap.writeback"];
 
 /// The files below `/sys` that it sets.
-const OF_SYSFS: [&str; 6] = [
+const OF_SYSFS: [&str; 7] = [
     "kernel/mm/transparent_hugepage/khugepaged/pages_to_scan",
+    "kernel/mm/transparent_hugepage/khugepaged/scan_sleep_millisecs",
     "module/damon_stat/parameters/enabled",
     "module/zswap/parameters/compressor",
     "module/zswap/parameters/enabled",

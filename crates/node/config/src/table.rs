@@ -169,7 +169,7 @@ settings::tables! {
         move_rate: Bytes = Unit::BytesPerSecond, "30MiB/s" in "1MiB/s" ..= "16GiB/s",
             "The upper bound of the rate at which memory is moved between the nodes, averaged over a period, over all jobs. Memory that is too hot for the slow node counts, but is moved back whatever the bound.";
         manage: bool = Unit::Bool, "false",
-            "Whether `kernel.numa_balancing` is switched off while the agent runs, because it moves pages by its own rules, and `khugepaged/pages_to_scan` set to 1 while slow huge pages are split, where it collapses them meanwhile. Restored on exit. If false, nothing is placed in slow memory while the former is on, and bursts of accesses are often not seen on kernels like 7.2.";
+            "Whether `kernel.numa_balancing` is switched off while the agent runs, because it moves pages by its own rules, and khugepaged slowed down while slow huge pages are split, where it collapses them meanwhile. Restored on exit. If false, nothing is placed in slow memory while the former is on, and bursts of accesses are often not seen on kernels like 7.2.";
     }
 
     /// Parameters of class `conservative` that differ from `cold_age`, `pressure`, `tier` and `slow`: for jobs that are most

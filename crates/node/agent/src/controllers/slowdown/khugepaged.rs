@@ -1,19 +1,20 @@
 //! Slows khugepaged down while slow huge pages are split for a period: what it collapses meanwhile shows nothing.
 //!
 //! khugepaged wakes every ten seconds and examines `pages_to_scan` pages, by default 4,096: eight split huge pages. On Linux 6.12 a huge
-//! page that is whole counts as 512 of them, on 7.2 as one (`mm/khugepaged.c`), so that there the few split ones of a job are collapsed at
-//! its next wake. With `pages_to_scan` 1 it examines one range each time. That concerns all processes of the machine, so it is done
-//! only where split pages were lost to it, and for a bounded part of the time.
+//! page that is whole counts as 512 of them, on 7.2 as hardly any (`mm/khugepaged.c`), so that there the few split ones of a job are
+//! collapsed at its next wake. Meanwhile it sleeps for ten minutes instead. A new time to sleep wakes it, so that what it examines is
+//! limited before. That concerns all processes of the machine, so it is done only where split pages were lost to it, and for a bounded
+//! part of the time.
 
 use kernel::Roots;
 use trackers::rates::sampler::Lost;
 
 use crate::undo::UndoLog;
 
-const PAGES_TO_SCAN: &str = "kernel/mm/transparent_hugepage/khugepaged/pages_to_scan";
+const DIRECTORY: &str = "kernel/mm/transparent_hugepage/khugepaged";
 
-/// The least that the kernel accepts.
-const SLOWEST: &str = "1";
+/// The settings that slow it down, in this order.
+const SLOW: [(&str, &str); 2] = [("pages_to_scan", "1"), ("scan_sleep_millisecs", "600000")];
 
 /// Periods in which khugepaged may be slow before the pause between them: enough to see a burst that comes in one of ten.
 const FIRST_PERIODS: u32 = 16;
@@ -40,16 +41,20 @@ impl Khugepaged {
 
     /// Slows it down for a period with split pages, where that is necessary and `manage` allows it. Returns what is to be reported.
     pub(super) fn slow_down(&mut self, roots: &Roots, undo: &mut UndoLog, manage: bool) -> Option<String> {
-        let file = roots.sys.join(PAGES_TO_SCAN);
-        if self.is_slow || !self.interferes || !manage || !file.exists() {
+        let directory = roots.sys.join(DIRECTORY);
+        if self.is_slow || !self.interferes || !manage || !directory.exists() {
             return None;
         }
-        if let Err(error) = undo.set(&file, SLOWEST) {
-            return Some(format!("{} cannot be set to {SLOWEST}: {error}", file.display()));
+        for (name, value) in SLOW {
+            let file = directory.join(name);
+            if let Err(error) = undo.set(&file, value) {
+                restore(roots, undo);
+                return Some(format!("{} cannot be set to {value}: {error}", file.display()));
+            }
         }
         self.is_slow = true;
         self.periods = self.periods.saturating_add(1);
-        let what = "khugepaged/pages_to_scan is 1 while huge pages in slow memory are split to count accesses: it collapsed some before";
+        let what = "khugepaged is slowed down while huge pages in slow memory are split to count accesses: it collapsed some before";
         (self.periods == 1).then(|| what.to_owned())
     }
 
@@ -67,8 +72,14 @@ impl Khugepaged {
     /// Restores its pace. What fails stays on the undo list.
     pub(super) fn restore(&mut self, roots: &Roots, undo: &mut UndoLog) {
         if std::mem::take(&mut self.is_slow) {
-            undo.restore(&roots.sys.join(PAGES_TO_SCAN));
+            restore(roots, undo);
         }
+    }
+}
+
+fn restore(roots: &Roots, undo: &mut UndoLog) {
+    for (name, _) in SLOW {
+        undo.restore(&roots.sys.join(DIRECTORY).join(name));
     }
 }
 
@@ -77,16 +88,27 @@ mod tests {
     use super::*;
     use crate::testing::Machine;
 
-    const FILE: &str = "sys/kernel/mm/transparent_hugepage/khugepaged/pages_to_scan";
+    const PAGES: &str = "sys/kernel/mm/transparent_hugepage/khugepaged/pages_to_scan";
+    const SLEEP: &str = "sys/kernel/mm/transparent_hugepage/khugepaged/scan_sleep_millisecs";
 
     const LOST: Lost = Lost { changed: 0, collapsed: 1, over_capacity: 0, not_split: 0 };
 
     fn machine() -> (Machine, UndoLog) {
         let machine = Machine::new();
-        machine.put(FILE, "4096\n");
+        machine.put(PAGES, "4096\n");
+        machine.put(SLEEP, "10000\n");
         let undo = UndoLog::open(machine.path("run/undo.json"), &machine.roots).unwrap();
         std::fs::create_dir_all(machine.path("run")).unwrap();
         (machine, undo)
+    }
+
+    fn is_slow(machine: &Machine) -> bool {
+        let (pages, sleep) = (machine.get(PAGES), machine.get(SLEEP));
+        match (pages.trim(), sleep.trim()) {
+            ("1", "600000") => true,
+            ("4096", "10000") => false,
+            other => panic!("{other:?}"),
+        }
     }
 
     #[test]
@@ -95,17 +117,27 @@ mod tests {
         let roots = &machine.roots;
         let mut khugepaged = Khugepaged::default();
         assert_eq!(khugepaged.slow_down(roots, &mut undo, true), None);
-        assert_eq!(machine.get(FILE).trim(), "4096", "it has not interfered");
+        assert!(!is_slow(&machine), "it has not interfered");
         assert_eq!(khugepaged.end_period(&LOST, roots, &mut undo, true), None);
         for period in 0..3 {
             assert_eq!(khugepaged.slow_down(roots, &mut undo, true).is_some(), period == 0, "reported once");
-            assert_eq!((machine.get(FILE).trim(), undo.is_empty()), ("1", false));
+            assert!(is_slow(&machine) && !undo.is_empty());
             khugepaged.end_period(&Lost::default(), roots, &mut undo, true);
-            assert_eq!(machine.get(FILE).trim(), "4096");
+            assert!(!is_slow(&machine));
         }
         khugepaged.slow_down(roots, &mut undo, true);
         khugepaged.restore(roots, &mut undo);
-        assert_eq!((machine.get(FILE).trim(), undo.is_empty()), ("4096", true));
+        assert!(!is_slow(&machine) && undo.is_empty());
+    }
+
+    #[test]
+    fn half_of_the_settings_are_not_left() {
+        let (machine, mut undo) = machine();
+        std::fs::remove_file(machine.path(SLEEP)).unwrap();
+        let mut khugepaged = Khugepaged { interferes: true, ..Khugepaged::default() };
+        let reported = khugepaged.slow_down(&machine.roots, &mut undo, true).unwrap();
+        assert!(reported.contains("scan_sleep_millisecs cannot be set"), "{reported}");
+        assert_eq!((machine.get(PAGES).trim(), undo.is_empty()), ("4096", true));
     }
 
     #[test]
@@ -115,7 +147,7 @@ mod tests {
         let mut khugepaged = Khugepaged::default();
         assert!(khugepaged.end_period(&LOST, roots, &mut undo, false).unwrap().contains("slow.manage"));
         assert_eq!(khugepaged.slow_down(roots, &mut undo, false), None);
-        assert_eq!(machine.get(FILE).trim(), "4096");
+        assert!(!is_slow(&machine));
         assert_eq!(khugepaged.end_period(&LOST, roots, &mut undo, false), None);
     }
 
@@ -128,7 +160,7 @@ mod tests {
         for period in 0..1_000 {
             if khugepaged.allows_split(true, period) {
                 khugepaged.slow_down(roots, &mut undo, true);
-                slow += u32::from(machine.get(FILE).trim() == "1");
+                slow += u32::from(is_slow(&machine));
                 khugepaged.end_period(&LOST, roots, &mut undo, true);
             }
         }
