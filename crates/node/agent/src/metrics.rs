@@ -76,11 +76,17 @@ fn job_sizes(registry: &mut Registry, jobs: &[JobView]) {
 }
 
 fn job_rates(registry: &mut Registry, jobs: &[JobView]) {
-    let rates: [Metric<Option<f64>>; 12] = [
+    let rates: [Metric<Option<f64>>; 13] = [
         #[expect(clippy::cast_precision_loss, reason = "a metric has 16 digits")]
         ("job_could_save_bytes", "DRAM that offloading all idle memory of the job would save; absent until known", |job| {
             job.could_save_bytes.map(|bytes| bytes.0 as f64)
         }),
+        #[expect(clippy::cast_precision_loss, reason = "a metric has 16 digits")]
+        (
+            "job_slow_max_bytes",
+            "What the job may have in the slow node by its floor of fast memory, its upper bound or its share; absent without a bound",
+            |job| job.slow_max_bytes.map(|bytes| bytes.0 as f64),
+        ),
         ("job_coverage_ratio", "Far memory as a share of cold memory", |job| Some(job.coverage_ratio)),
         ("job_threshold_seconds", "Cold-age threshold; absent if none qualifies", |job| job.threshold_seconds),
         ("job_promotion_rate_ratio_per_minute", "Promotions per minute as a share of the working set", |job| {
@@ -322,6 +328,7 @@ mod tests {
             promotion_rate_ratio_per_min: known,
             slow_rate_per_second: known,
             slow_budget_per_second: known,
+            slow_max_bytes: Some(units::Bytes(1)),
             stall_ratio: known,
             io_stall_ratio: known,
             trial: Some(crate::trials::TrialView::default()),

@@ -9,6 +9,7 @@ use std::cmp::Reverse;
 
 use config::Config;
 use policy::slowdown::bursts::Bursts;
+use policy::slowdown::division::Claim;
 use policy::slowdown::{self, Params, Runs, Step};
 use trackers::rates::blocks::Block;
 use trackers::rates::sampler::BlockRate;
@@ -24,6 +25,7 @@ use crate::now::Now;
 use crate::view::JobView;
 
 mod bursts;
+mod division;
 pub mod machine;
 mod moves;
 mod period;
@@ -53,10 +55,6 @@ pub struct Found {
     memory: Bytes,
     /// Of that, memory in the slow node.
     slow_bytes: Bytes,
-    /// Free space of the slow node.
-    free: Bytes,
-    /// How many more blocks the tracker can sample there.
-    trackable: u32,
     /// The most that the job may move in a period.
     step_max: Bytes,
     /// The slow node, and the node to which its memory is promoted.
@@ -72,6 +70,10 @@ pub struct Slowdown {
     bursts: Bursts,
     /// What the current sampling period found.
     found: Found,
+    /// What its decision is based on. The job's part of the slow node is filled in when it is known what all jobs claim.
+    input: slowdown::Input,
+    /// What the job may have in the slow node; `None` without a bound.
+    most: Option<Bytes>,
     /// Memory to move, in the order in which it is to be moved.
     moves: Vec<Move>,
     /// What the last decision placed.
@@ -90,6 +92,8 @@ impl Slowdown {
             params,
             bursts: Bursts::default(),
             found: Found::default(),
+            input: slowdown::Input::default(),
+            most: None,
             moves: Vec::new(),
             placed: Bytes::ZERO,
             last: None,
@@ -97,6 +101,16 @@ impl Slowdown {
             explanation: None,
             moved: Moved::default(),
         }
+    }
+
+    /// Takes in what a period found, and returns what the job claims of the slow node.
+    fn prepare(&mut self, job: &mut Job, context: &mut Context, now: Now, found: Found) -> Claim {
+        let veto = veto::first(VETOES, job, context, now);
+        let (slow, sampled) = (runs(&found.slow), runs(&found.sampled));
+        let Found { memory, step_max, .. } = found;
+        self.input = slowdown::Input { slow, sampled, step_max, veto, memory, ..slowdown::Input::default() };
+        self.found = found;
+        slowdown::claim(&self.params, &self.input, job.treatment.slow_weight)
     }
 
     /// Accounts blocks that were moved, or that could not be moved.
@@ -110,11 +124,9 @@ impl Controller for Slowdown {
     type Input = slowdown::Input;
     type Decision = Step;
 
-    fn read(&mut self, job: &mut Job, context: &mut Context, now: Now) -> kernel::Result<slowdown::Input> {
-        let veto = veto::first(VETOES, job, context, now);
-        let Found { free, trackable, step_max, .. } = self.found;
-        let (slow, sampled) = (runs(&self.found.slow), runs(&self.found.sampled));
-        Ok(slowdown::Input { slow, sampled, room: free, trackable, step_max, veto })
+    /// Everything was read when the sampling period ended ([`Slowdown::prepare`]).
+    fn read(&mut self, _: &mut Job, _: &mut Context, _: Now) -> kernel::Result<slowdown::Input> {
+        Ok(std::mem::take(&mut self.input))
     }
 
     fn step(&mut self, input: &slowdown::Input) -> Step {
@@ -122,6 +134,7 @@ impl Controller for Slowdown {
     }
 
     fn record(&mut self, job: &mut Job, now: Now, input: slowdown::Input, step: &Step) -> Record {
+        self.most = slowdown::allowance(&self.params, &input).map(|(most, _)| most);
         let record = SlowRecord {
             unix_ms: now.unix_ms,
             job: job.path().to_owned(),
@@ -194,6 +207,7 @@ impl Slot for Slowdown {
         (view.tier, view.tier_reason) = (Some("slow".to_owned()), IN_SLOW_NODE);
         view.slow_rate_per_second = self.last.map(|step| step.rate.as_f64());
         view.slow_budget_per_second = self.last.map(|step| step.budget.as_f64());
+        view.slow_max_bytes = self.most;
     }
 }
 
