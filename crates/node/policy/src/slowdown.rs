@@ -37,6 +37,7 @@ mod binomial;
 pub mod bounds;
 pub mod bursts;
 pub mod division;
+pub mod latency;
 pub mod rate;
 mod runs;
 mod sum;

@@ -10,6 +10,7 @@ use trackers::rates::sampler::{DENSER, Settings};
 use trackers::rates::{self, RateTracker};
 
 use super::Slowdown;
+use super::latency::Latencies;
 use super::period::{Period, Search};
 use super::queue::Moves;
 use super::sampling_cost::SamplingCost;
@@ -37,6 +38,7 @@ pub struct SlowdownPolicy {
     pub(super) current: Option<Period>,
     pub(super) moves: Moves,
     pub(super) cost: SamplingCost,
+    pub(super) latencies: Latencies,
     /// Periods begun: their number selects the sample.
     pub(super) periods: u64,
     /// Time since boot of the next sample or period.

@@ -26,6 +26,7 @@ use crate::view::JobView;
 
 mod bursts;
 mod division;
+mod latency;
 pub mod machine;
 mod moves;
 mod period;
@@ -59,6 +60,8 @@ pub struct Found {
     step_max: Bytes,
     /// The slow node, and the node to which its memory is promoted.
     nodes: (u32, u32),
+    /// Whether the latency in the parameters was measured.
+    is_measured: bool,
 }
 
 /// The controller of one job. The policy has no state; what is known of bursts is in the rates of its input.
@@ -145,6 +148,7 @@ impl Controller for Slowdown {
             moved: std::mem::take(&mut self.moved),
             memory: self.found.memory,
             slow: self.found.slow_bytes,
+            latency_measured: self.found.is_measured,
             pages_per_bit: u32::try_from(self.bursts.pages_per_bit() / 1_000_000).unwrap_or(u32::MAX),
         };
         job.signals.slow = record.slow;

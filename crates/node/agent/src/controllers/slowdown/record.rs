@@ -56,6 +56,9 @@ pub struct SlowRecord {
     pub memory: Bytes,
     /// Of that, what was in the slow node before the decision.
     pub slow: Bytes,
+    /// Whether the latency in the parameters was measured, and not that of the operator or of firmware.
+    #[serde(default, skip_serializing_if = "is_no")]
+    pub latency_measured: bool,
     /// The pages for which a set accessed bit of a huge page stands ([`policy::slowdown::bursts`]).
     #[serde(default = "one", skip_serializing_if = "is_one")]
     pub pages_per_bit: u32,
@@ -68,6 +71,10 @@ const fn one() -> u32 {
 
 const fn is_one(count: &u32) -> bool {
     *count == one()
+}
+
+fn is_no(measured: &bool) -> bool {
+    !measured
 }
 
 impl Replay for Stateless<SlowRecord> {
@@ -90,6 +97,10 @@ pub fn explain(record: &SlowRecord) -> String {
         rate(step.upper),
         rate(step.budget)
     );
+    text += &format!(" at {} ns an access", record.params.latency_ns);
+    if record.latency_measured {
+        text += ", as measured";
+    }
     if record.pages_per_bit > 1 {
         text += &format!("; a set accessed bit of a huge page stands for {} pages", record.pages_per_bit);
     }
@@ -166,7 +177,7 @@ mod tests {
         let (unix_ms, job, moved) = (UnixMillis(0), "/a".to_owned(), Moved::default());
         let step = slowdown::step(&params, &input);
         let (memory, slow) = (input.memory, Bytes::mib(40));
-        let record = SlowRecord { unix_ms, job, id: 1, params, input, step, moved, memory, slow, pages_per_bit: 1 };
+        let record = SlowRecord { unix_ms, job, id: 1, params, input, step, moved, memory, slow, latency_measured: true, pages_per_bit: 1 };
         let text = explain(&record);
         for words in expected {
             assert!(text.contains(words), "{words} in {text}");
@@ -178,7 +189,11 @@ mod tests {
 
     #[test]
     fn bounds_are_explained_and_replayed() {
-        check(Bounds::default(), None, &["40.0 MiB of 100.0 MiB in slow memory", "5 more blocks to place"]);
+        check(
+            Bounds::default(),
+            None,
+            &["40.0 MiB of 100.0 MiB in slow memory", "budget 30000 at 1000 ns an access, as measured", "5 more blocks to place"],
+        );
         let floor = Bounds { fast_min: Bytes::mib(60), ..Bounds::default() };
         check(floor, None, &["may have 40.0 MiB there by its floor", "no more placed: its floor of fast memory is reached"]);
         let most = Bounds { slow_max: Some(Bytes::mib(30)), ..Bounds::default() };

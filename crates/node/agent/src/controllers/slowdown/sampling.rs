@@ -18,6 +18,7 @@ use super::{Found, Slowdown};
 use crate::context::Context;
 use crate::controllers::seam::Slot;
 use crate::controllers::slots::{Entry, Jobs};
+use crate::slow_node::MEASUREMENT;
 
 /// Slow memory has become hot if it is accessed this many times as often as the budget allows.
 const HOT_TIMES: u64 = 2;
@@ -142,7 +143,8 @@ impl SlowdownPolicy {
             let (memory, slow_bytes) = members.memory.get(*path).copied().unwrap_or_default();
             slowdown.params = Params { bounds: job.treatment.slow, ..context.config.slowdown_for(job.treatment.class, node.latency_ns) };
             found.weigh(&mut slowdown.bursts, window_us);
-            let found = Found { memory, slow_bytes, step_max, nodes: (node.node, node.home), ..std::mem::take(found) };
+            let (nodes, is_measured) = ((node.node, node.home), node.latency_from == MEASUREMENT);
+            let found = Found { memory, slow_bytes, step_max, nodes, is_measured, ..std::mem::take(found) };
             claims.push((path, slowdown.prepare(job, context, now, found)));
         }
         let mut division = Division::new(node.room(), trackable, claims, self.periods);
