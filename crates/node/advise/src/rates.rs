@@ -11,6 +11,7 @@ use config::Config;
 use kernel::madvise::PidFd;
 use kernel::thp::Splitter;
 use kernel::{Result, Roots};
+use policy::slowdown::bounds::Bounds;
 use policy::slowdown::{self, Input, Params, Runs};
 use serde::Serialize;
 use trackers::rates::blocks::{self, Block, Skipped};
@@ -232,10 +233,11 @@ fn row(rate: &BlockRate) -> Row {
 /// What the agent's policy would place if the rest of memory were like the sampled part: its share of the budget
 /// (Thermostat section 3.4).
 fn share(slowdown: RatioPpm, rates: &[BlockRate], (found, sampled): (Bytes, Bytes), latency: Duration) -> Share {
-    let params = Params { slowdown, latency_ns: units::nanos(latency), sample: RatioPpm::of(sampled.0, found.0).unwrap_or(RatioPpm::ONE) };
+    let sample = RatioPpm::of(sampled.0, found.0).unwrap_or(RatioPpm::ONE);
+    let params = Params { slowdown, latency_ns: units::nanos(latency), sample, bounds: Bounds::default() };
     let everything = Bytes(u64::MAX);
     let runs: Runs = rates.iter().map(|rate| (rate.block.bytes, rate.estimate)).collect();
-    let input = Input { slow: Runs::default(), sampled: runs, room: everything, trackable: u32::MAX, step_max: everything, veto: None };
+    let input = Input { sampled: runs, room: everything, trackable: u32::MAX, step_max: everything, ..Input::default() };
     let step = slowdown::step(&params, &input);
     let mut order: Vec<_> = rates.iter().map(|rate| (slowdown::rank(rate.block.bytes, &rate.estimate), rate.block.bytes)).collect();
     order.sort_unstable();

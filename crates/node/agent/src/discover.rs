@@ -5,6 +5,7 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 use config::{Class, Config, JobRule, Kind, Policy, Tier, Tracker};
 use globset::{GlobBuilder, GlobMatcher};
 use kernel::Roots;
+use policy::slowdown::bounds::Bounds;
 
 pub mod container;
 
@@ -45,6 +46,18 @@ pub struct Treatment {
     pub tier: Tier,
     /// The tracker that measures its page ages.
     pub tracker: Tracker,
+    /// What it may have in the slow node.
+    pub slow: Bounds,
+    /// Its weight where jobs compete for the slow node.
+    pub slow_weight: u32,
+}
+
+impl Treatment {
+    /// Whether `other` differs in nothing but what the job may have in the slow node, which the next decision takes in.
+    #[must_use]
+    pub fn is_same_but_for_slow(&self, other: &Self) -> bool {
+        *other == Self { slow: other.slow, slow_weight: other.slow_weight, ..*self }
+    }
 }
 
 /// The jobs among the cgroups of a machine.
@@ -95,6 +108,8 @@ impl Rules {
                 policy: rule.policy.unwrap_or(config.agent.policy),
                 tier: rule.tier.unwrap_or(config.agent.tier),
                 tracker: rule.tracker.unwrap_or(config.agent.tracker),
+                slow: rule.slow_bounds(),
+                slow_weight: rule.slow_weight(),
             };
             rules.push(Rule::new(rule, treatment)?);
         }

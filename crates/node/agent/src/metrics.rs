@@ -34,6 +34,7 @@ pub fn render(view: &View) -> Result<String, std::fmt::Error> {
     returns(&mut registry, view);
     flows(&mut registry, &view.jobs);
     whole_agent(&mut registry, view);
+    slow_node(&mut registry, view);
     if let Some(rollout) = &view.rollout {
         following(&mut registry, rollout);
     }
@@ -76,11 +77,17 @@ fn job_sizes(registry: &mut Registry, jobs: &[JobView]) {
 }
 
 fn job_rates(registry: &mut Registry, jobs: &[JobView]) {
-    let rates: [Metric<Option<f64>>; 12] = [
+    let rates: [Metric<Option<f64>>; 13] = [
         #[expect(clippy::cast_precision_loss, reason = "a metric has 16 digits")]
         ("job_could_save_bytes", "DRAM that offloading all idle memory of the job would save; absent until known", |job| {
             job.could_save_bytes.map(|bytes| bytes.0 as f64)
         }),
+        #[expect(clippy::cast_precision_loss, reason = "a metric has 16 digits")]
+        (
+            "job_slow_max_bytes",
+            "What the job may have in the slow node by its floor of fast memory, its upper bound or its share; absent without a bound",
+            |job| job.slow_max_bytes.map(|bytes| bytes.0 as f64),
+        ),
         ("job_coverage_ratio", "Far memory as a share of cold memory", |job| Some(job.coverage_ratio)),
         ("job_threshold_seconds", "Cold-age threshold; absent if none qualifies", |job| job.threshold_seconds),
         ("job_promotion_rate_ratio_per_minute", "Promotions per minute as a share of the working set", |job| {
@@ -206,6 +213,27 @@ fn whole_agent(registry: &mut Registry, view: &View) {
     comparisons(registry, view);
 }
 
+/// Latencies of the slow node and of the node to which its memory is promoted.
+fn slow_node(registry: &mut Registry, view: &View) {
+    let Some(slow) = &view.slow else { return };
+    let latencies = [
+        ("slow_latency_seconds", "Latency of an access to the slow node from which budgets are derived", Some(slow.latency_ns)),
+        ("slow_measured_latency_seconds", "Measured latency of the slow node; absent without slow.measure_latency", slow.measured_ns),
+        (
+            "slow_home_measured_latency_seconds",
+            "Measured latency of the node to which slow memory is promoted; absent without slow.measure_latency",
+            slow.home_measured_ns,
+        ),
+    ];
+    for (name, help, ns) in latencies {
+        let Some(ns) = ns else { continue };
+        let gauge = RatioGauge::default();
+        #[expect(clippy::cast_precision_loss, reason = "at most a millisecond")]
+        gauge.set(ns as f64 / 1e9);
+        registry.register(name, help, gauge);
+    }
+}
+
 /// Latency of the swap device, and differences between counters of the kernel.
 fn comparisons(registry: &mut Registry, view: &View) {
     let read = RatioGauge::default();
@@ -322,6 +350,7 @@ mod tests {
             promotion_rate_ratio_per_min: known,
             slow_rate_per_second: known,
             slow_budget_per_second: known,
+            slow_max_bytes: Some(units::Bytes(1)),
             stall_ratio: known,
             io_stall_ratio: known,
             trial: Some(crate::trials::TrialView::default()),
@@ -337,6 +366,16 @@ mod tests {
         let reasons = || [("clock", 1)].into();
         let rollout = FollowingView { refused: reasons(), reverts: reasons(), ..FollowingView::default() };
         let mut view = View { jobs: vec![job], rollout: Some(rollout), ..View::default() };
+        view.slow = Some(crate::slow_node::SlowNode {
+            node: 1,
+            home: 0,
+            latency_ns: 400,
+            latency_from: "HMAT",
+            measured_ns: Some(400),
+            home_measured_ns: Some(100),
+            total_bytes: units::Bytes(1),
+            free_bytes: units::Bytes(1),
+        });
         view.tiers.swap_read_us = Some(1);
         view.tiers.faults.compressed = Some(crate::durations::Quantiles { count: 64, p50_us: 5.0, p90_us: 9.0, p99_us: 40.0 });
         view.savings.request_gap_ratio = known;

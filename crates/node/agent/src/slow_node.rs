@@ -4,6 +4,7 @@ use config::Slow;
 use kernel::cgroup::{Cgroup, CgroupRoot};
 use kernel::numa::{self, Node};
 use kernel::{Error, Result, Roots, move_pages};
+use policy::slowdown::latency::{self, Measured};
 use serde::Serialize;
 use units::{Bytes, Pages};
 
@@ -12,6 +13,9 @@ use crate::undo::UndoLog;
 /// One part in this many of the slow node stays free: the kernel keeps reserves there, and reclaims when a node is full.
 const ROOM_KEPT_PARTS: u64 = 50;
 
+/// The source of a latency that was measured.
+pub const MEASUREMENT: &str = "measurement";
+
 /// A node that loads and stores access directly, with a higher latency.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct SlowNode {
@@ -19,10 +23,14 @@ pub struct SlowNode {
     pub node: u32,
     /// The node to which its memory is promoted: the nearest with CPUs.
     pub home: u32,
-    /// Latency of an access, in nanoseconds.
+    /// Latency of an access from which budgets are derived, in nanoseconds.
     pub latency_ns: u64,
-    /// The source of that latency.
+    /// The source of that latency: `slow.latency`, `HMAT` or [`MEASUREMENT`].
     pub latency_from: &'static str,
+    /// The measured latency, smoothed; `None` if it is not measured.
+    pub measured_ns: Option<u64>,
+    /// The same of the node to which its memory is promoted. Nothing follows from it.
+    pub home_measured_ns: Option<u64>,
     /// Its memory.
     pub total_bytes: Bytes,
     /// Its free memory.
@@ -36,6 +44,16 @@ impl SlowNode {
     /// [`Error::Unsupported`] with a remedy if there is none, or if its latency is unknown.
     pub fn find(roots: &Roots, slow: &Slow) -> Result<Self> {
         choose(&numa::nodes(roots)?, slow)
+    }
+
+    /// Takes in what was measured of this node and of the one to which its memory is promoted.
+    pub fn take_measured(&mut self, slow: &Measured, home: &Measured) {
+        let (latency_ns, is_measured) = latency::in_effect(self.latency_ns, slow);
+        self.latency_ns = latency_ns;
+        if is_measured {
+            self.latency_from = MEASUREMENT;
+        }
+        (self.measured_ns, self.home_measured_ns) = (slow.ns(), home.ns());
     }
 
     /// Bytes that may be placed there.
@@ -67,7 +85,9 @@ fn choose(nodes: &[Node], slow: &Slow) -> Result<SlowNode> {
             ));
         }
     };
-    Ok(SlowNode { node: found.id, home: home.id, latency_ns, latency_from, total_bytes: found.total, free_bytes: found.free })
+    let (total_bytes, free_bytes) = (found.total, found.free);
+    let (measured_ns, home_measured_ns) = (None, None);
+    Ok(SlowNode { node: found.id, home: home.id, latency_ns, latency_from, measured_ns, home_measured_ns, total_bytes, free_bytes })
 }
 
 /// Promotes what the agent placed in the slow node: of one job if `only` names it, of all jobs otherwise. Returns what was done, in
@@ -152,6 +172,23 @@ mod tests {
             }
             (Err(error), Err(want)) => assert!(error.to_string().contains(want), "{error}"),
             (found, want) => panic!("{found:?} instead of {want:?}"),
+        }
+    }
+
+    #[test]
+    fn a_measured_latency_raises_the_one_in_effect_and_never_lowers_it() {
+        let config = Config::from_str("test.toml", "").unwrap();
+        for (measured, expected) in
+            [(&[][..], (400, "HMAT", None)), (&[90], (400, "HMAT", Some(90))), (&[650], (650, MEASUREMENT, Some(650)))]
+        {
+            let mut found = choose(&nodes(Some(400)), &config.slow).unwrap();
+            let mut slow = Measured::default();
+            let mut home = Measured::default();
+            measured.iter().for_each(|ns| slow.take(*ns));
+            home.take(700);
+            found.take_measured(&slow, &home);
+            assert_eq!((found.latency_ns, found.latency_from, found.measured_ns), expected);
+            assert_eq!(found.home_measured_ns, Some(700), "reported, and without an effect");
         }
     }
 

@@ -178,6 +178,8 @@ pub struct JobView {
     pub slow_rate_per_second: Option<f64>,
     /// The budget of accesses per second that its tolerated slowdown allows.
     pub slow_budget_per_second: Option<f64>,
+    /// What it may have there by its floor of fast memory, its upper bound or its share; `None` without a bound.
+    pub slow_max_bytes: Option<Bytes>,
     /// DRAM that the machine gained: far memory without its compressed copies in zswap and zram, page cache, and memory in a slow node.
     pub saved_bytes: Bytes,
     /// DRAM that offloading all swap-backed memory idle for the threshold would save, net of its compressed copies; `None` until it is

@@ -49,7 +49,7 @@ const TABLES: [&str; 8] =
     ["cold_age", "pressure", "background", "tier", "slow", "incompressible", "class.conservative", "class.aggressive"];
 
 /// Knobs of these tables that belong to each machine.
-const LOCAL: [&str; 5] = ["cold_age.thresholds", "slow.node", "slow.latency", "slow.manage", "slow.split"];
+const LOCAL: [&str; 6] = ["cold_age.thresholds", "slow.node", "slow.latency", "slow.measure_latency", "slow.manage", "slow.split"];
 
 settings::tables! {
     /// What identifies a bundle.

@@ -1,5 +1,6 @@
 //! Converts the configuration to the parameters of the controllers, whose times are whole milliseconds, rounded down.
 
+use policy::slowdown::bounds::Bounds;
 use units::{Bytes, Millis, RatioPpm};
 
 use crate::choice::Class;
@@ -64,11 +65,12 @@ impl Config {
         self.by_class(class, self.slow.slowdown, |class| class.slowdown, |class| class.slowdown)
     }
 
-    /// Returns the parameters of the slowdown controller for a class, with slow memory of this latency in nanoseconds.
+    /// Returns the parameters of the slowdown controller for a class, with slow memory of this latency in nanoseconds. A job's bounds are
+    /// those of its rule.
     #[must_use]
     pub fn slowdown_for(&self, class: Class, latency_ns: u64) -> policy::slowdown::Params {
         let slowdown = self.slowdown_tolerated(class);
-        policy::slowdown::Params { slowdown, latency_ns, sample: self.slow.sample }
+        policy::slowdown::Params { slowdown, latency_ns, sample: self.slow.sample, bounds: Bounds::default() }
     }
 }
 

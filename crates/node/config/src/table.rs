@@ -152,6 +152,8 @@ settings::tables! {
             "The upper bound of a job's slowdown by accesses to slow memory. 0% moves all memory back to the fast node (Thermostat section 3.4). Under policies `cold_age` and `auto`, the slowdown that a trial of the job may show: beyond it, a trial that is kept limits promotions (`thermocline trial --keep`).";
         latency: Duration = Unit::Duration, "0s" in "0s" ..= "1ms",
             "The latency of one access to slow memory; 0s uses the value that the firmware reports for the node (HMAT).";
+        measure_latency: bool = Unit::Bool, "false",
+            "Whether the latency of the slow node is measured in each period, by up to 128 loads within 0.2 ms, because it rises where the node's bandwidth is used. Where it is above `latency`, or above the firmware's value, it takes the place of that, and less is placed; it never counts below. The fast node is measured as well, and reported only. x86-64 only; where processors are emulated, the figures mean nothing. Not tested on CXL memory.";
         node: String = Unit::Word, "auto",
             "The number of the NUMA node that is slow memory; `auto` uses the node without CPUs that is farthest from those with CPUs.";
         period: Duration = Unit::Duration, "30s" in "1s" ..= "1h", search "5s" ..= "5m" Log,

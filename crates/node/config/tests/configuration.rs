@@ -105,6 +105,26 @@ fn a_configuration_is_read() {
 }
 
 #[test]
+fn bounds_of_slow_memory_belong_to_a_rule() {
+    let text = "[[job]]\ncgroup = \"/a\"\nclass = \"standard\"\npolicy = \"slowdown\"\nfast_min = \"1GiB\"\nfast_share_min = \"20%\"\n\
+                slow_max = \"512MiB\"\nslow_weight = 300\n[[job]]\ncgroup = \"/b\"\n";
+    let config = Config::from_str("test.toml", text).unwrap();
+    let bounds = config.jobs[0].slow_bounds();
+    assert_eq!((bounds.fast_min, bounds.fast_share_min, bounds.slow_max), (Bytes::gib(1), RatioPpm(200_000), Some(Bytes::mib(512))));
+    assert_eq!((config.jobs[0].slow_weight(), config.jobs[1].slow_weight()), (300, 100));
+    assert!(config.jobs[1].slow_bounds().is_none(), "without a key nothing is bounded");
+    assert_eq!(Config::from_str("written.toml", &config.to_toml()).unwrap(), config);
+    let json = serde_json::to_value(&config.jobs[0]).unwrap();
+    assert_eq!((&json["fast_min"], &json["fast_share_min"], &json["slow_weight"]), (&"1GiB".into(), &"20%".into(), &300.into()));
+    check_refused(
+        "[[job]]\ncgroup = \"/a\"\npolicy = \"auto\"\nslow_max = \"1GiB\"\n",
+        &[(4, &["slow_max", "no effect under policy auto", "policy = \"slowdown\""])],
+    );
+    check_refused("[[job]]\ncgroup = \"/a\"\nfast_share_min = \"120%\"\n", &[(3, &["fast_share_min", "out of range", "0% to 100%"])]);
+    check_refused("[[job]]\ncgroup = \"/a\"\nslow_weight = 0\n", &[(3, &["slow_weight", "out of range", "1 to 10000"])]);
+}
+
+#[test]
 fn classes_change_the_cold_age_knobs() {
     let config = Config::from_str("test.toml", GOOD).unwrap();
     for (class, rate, percentile, warmup) in [

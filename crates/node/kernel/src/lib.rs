@@ -21,6 +21,7 @@ mod error;
 pub mod file;
 pub mod hotplug;
 pub mod kmsg;
+pub mod latency;
 pub mod lru_gen;
 pub mod madvise;
 pub mod maps;

@@ -1,5 +1,5 @@
 //! Memory policies: `set_mempolicy(2)` and `sched_setaffinity(2)` for a program before it starts, as `numactl --membind
-//! --physcpubind` does; `mbind(2)` for shared memory of a running process.
+//! --physcpubind` does; `mbind(2)` for shared memory of a running process, and for pages of this process.
 #![allow(unsafe_code)]
 
 use std::fs::File;
@@ -12,6 +12,7 @@ use crate::maps::Vma;
 use crate::{Error, Result, Roots};
 
 /// Modes and a flag of `include/uapi/linux/mempolicy.h`.
+const MPOL_PREFERRED: libc::c_int = 1;
 const MPOL_BIND: libc::c_int = 2;
 const MPOL_PREFERRED_MANY: libc::c_int = 5;
 const MPOL_F_STATIC_NODES: libc::c_int = 1 << 15;
@@ -87,6 +88,26 @@ pub fn set_shared(roots: &Roots, pid: i32, vma: &Vma, policy: &Policy) -> Result
             "choose nodes that have memory; to prefer several nodes, boot Linux 5.15 or newer",
         )),
         error => Err(fail("set the policy of", error)),
+    }
+}
+
+/// Has pages of this process that are allocated from now on prefer a node. Where it has no free memory, they come from others.
+///
+/// # Errors
+/// [`Error::Unsupported`] if the node does not exist or has no memory, or the kernel has no NUMA support; [`Error::Io`] if the range is not
+/// mapped.
+pub(crate) fn prefer(start: usize, length: usize, node: u32) -> Result<()> {
+    let nodes = mask(&[node])?;
+    // SAFETY: a policy changes where pages are allocated, and not what memory contains; the mask outlives the call and has the stated
+    // number of bits, of which the kernel ignores the last.
+    let set = unsafe { libc::syscall(libc::SYS_mbind, start, length, MPOL_PREFERRED, nodes.as_ptr(), NODES_MAX as libc::c_ulong + 1, 0) };
+    match io::Error::last_os_error() {
+        _ if set == 0 => Ok(()),
+        error if matches!(error.raw_os_error(), Some(libc::EINVAL | libc::ENOSYS | libc::EPERM)) => Err(Error::unsupported(
+            format!("the kernel does not allocate this process's pages on memory node {node}: mbind: {error}"),
+            "choose a node that has memory, and permit mbind (seccomp)",
+        )),
+        source => Err(Error::Io { path: format!("memory node {node}").into(), op: "prefer", source }),
     }
 }
 
@@ -201,6 +222,12 @@ mod tests {
         assert!(set_shared(&roots, own_pid(), &vma, &policy(1024)).unwrap_err().is_unsupported());
         let gone = Vma { start: 1 << 12, end: 2 << 12, ..vma };
         assert!(set_shared(&roots, own_pid(), &gone, &policy(0)).unwrap_err().is_gone());
+    }
+
+    #[test]
+    fn memory_that_is_not_mapped_prefers_no_node() {
+        let refused = prefer(1 << 12, 1 << 12, 0).unwrap_err();
+        assert!(refused.is_unsupported() || refused.errno() == Some(libc::EFAULT), "{refused}");
     }
 
     #[test]

@@ -14,8 +14,11 @@
 //! 2. *Place.* The coldest sampled blocks are moved to the slow node while their own bound is within the sampled share of the budget
 //!    (Thermostat section 3.4), that of all blocks of the slow node is within the budget, and the slow node has free space.
 //!
-//! Placement moves what promotion leaves of `step_max`. Promotion has no limit of its own: hot memory in the slow node slows the job down
-//! until it is moved. The order is strict: if the next block does not fit, no later one replaces it, so that a decision is two counts and
+//! Between the two, what the job has in the slow node is brought within its [`bounds`]: a floor of fast memory, an upper bound of slow
+//! memory, and its share where several jobs compete for the node ([`division`]).
+//!
+//! Placement moves what promotion leaves of `step_max`. Promotion of hot memory has no limit of its own: in the slow node it slows the job
+//! down until it is moved. The order is strict: if the next block does not fit, no later one replaces it, so that a decision is two counts and
 //! a replay needs no addresses.
 //!
 //! A veto holds placement, never promotion: memory that is too hot for the slow node slows the job down.
@@ -31,11 +34,17 @@ use crate::veto::Veto;
 use units::{AccessRate, Bytes, RatioPpm};
 
 mod binomial;
+pub mod bounds;
 pub mod bursts;
+pub mod division;
+pub mod latency;
 pub mod rate;
+mod runs;
 mod sum;
 
-use rate::Estimate;
+use bounds::{Allowance, Bound, Bounds, Excess};
+use division::Claim;
+pub use runs::{Rank, Run, Runs, rank};
 use sum::Sum;
 
 /// Parameters, including the latency of the slow node.
@@ -47,6 +56,9 @@ pub struct Params {
     pub latency_ns: u64,
     /// f: the share of the job's blocks that is sampled in each period (Thermostat section 3.2: 5 %).
     pub sample: RatioPpm,
+    /// What the operator permits the job to have in the slow node.
+    #[serde(default, skip_serializing_if = "Bounds::is_none")]
+    pub bounds: Bounds,
 }
 
 /// Returns the budget: accesses per second to slow memory that the permitted slowdown allows, `x / t_s`; zero if the latency is unknown.
@@ -57,108 +69,8 @@ pub fn budget(params: &Params) -> AccessRate {
     AccessRate(micro.checked_div(u128::from(params.latency_ns)).map_or(0, |rate| u64::try_from(rate).unwrap_or(u64::MAX)))
 }
 
-/// A number of equal blocks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Run {
-    /// The size of each.
-    pub bytes: Bytes,
-    /// The mean rate of each.
-    pub mean: AccessRate,
-    /// The upper 95 % bound of the rate of each; `None` if it cannot be determined.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub upper: Option<AccessRate>,
-    /// The number of blocks.
-    pub blocks: u32,
-}
-
-impl Run {
-    fn estimate(&self) -> Estimate {
-        Estimate { mean: self.mean, upper: self.upper }
-    }
-
-    fn rank(&self) -> Rank {
-        rank(self.bytes, &self.estimate())
-    }
-}
-
-/// The position of a block in the order from coldest to hottest.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Rank {
-    /// A rate without an upper bound ranks above all others.
-    unbounded: bool,
-    upper: Option<AccessRate>,
-    mean: AccessRate,
-    /// Of two equally hot blocks the larger saves more in slow memory, so it ranks as the colder.
-    bytes: std::cmp::Reverse<Bytes>,
-}
-
-/// Returns the rank by which [`Step`] counts blocks. Blocks of equal rank are interchangeable.
-#[must_use]
-pub fn rank(bytes: Bytes, estimate: &Estimate) -> Rank {
-    Rank { unbounded: estimate.upper.is_none(), upper: estimate.upper, mean: estimate.mean, bytes: std::cmp::Reverse(bytes) }
-}
-
-/// Blocks from coldest to hottest, with equal blocks as one run. The journal contains this form.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(from = "Vec<Run>", into = "Vec<Run>")]
-pub struct Runs(Vec<Run>);
-
-impl Runs {
-    /// Returns the runs, coldest first.
-    #[must_use]
-    pub fn as_slice(&self) -> &[Run] {
-        &self.0
-    }
-
-    /// Returns the number of blocks.
-    #[must_use]
-    pub fn blocks(&self) -> u64 {
-        self.0.iter().map(|run| u64::from(run.blocks)).sum()
-    }
-
-    /// Returns their total size.
-    #[must_use]
-    pub fn bytes(&self) -> Bytes {
-        self.0.iter().map(|run| Bytes(run.bytes.0.saturating_mul(run.blocks.into()))).sum()
-    }
-
-    /// Returns the sum of their mean rates.
-    #[must_use]
-    pub fn mean(&self) -> AccessRate {
-        self.0.iter().map(|run| run.mean.saturating_mul(run.blocks.into())).sum()
-    }
-}
-
-impl From<Vec<Run>> for Runs {
-    /// Accepts any order; runs without blocks are dropped.
-    fn from(mut runs: Vec<Run>) -> Self {
-        runs.retain(|run| run.blocks > 0);
-        runs.sort_unstable_by_key(Run::rank);
-        // If a count would overflow, the rest remains a separate run.
-        runs.dedup_by(|next, kept| {
-            let both = (next.rank() == kept.rank()).then(|| kept.blocks.checked_add(next.blocks)).flatten();
-            kept.blocks = both.unwrap_or(kept.blocks);
-            both.is_some()
-        });
-        Self(runs)
-    }
-}
-
-impl From<Runs> for Vec<Run> {
-    fn from(runs: Runs) -> Self {
-        runs.0
-    }
-}
-
-impl FromIterator<(Bytes, Estimate)> for Runs {
-    fn from_iter<I: IntoIterator<Item = (Bytes, Estimate)>>(blocks: I) -> Self {
-        let run = |(bytes, estimate): (Bytes, Estimate)| Run { bytes, mean: estimate.mean, upper: estimate.upper, blocks: 1 };
-        Self::from(blocks.into_iter().map(run).collect::<Vec<_>>())
-    }
-}
-
 /// Observation of one job at the end of a period.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Input {
     /// The job's blocks in the slow node, all of them.
     pub slow: Runs,
@@ -173,6 +85,12 @@ pub struct Input {
     pub step_max: Bytes,
     /// The veto in effect; `None` without one.
     pub veto: Option<Veto>,
+    /// The job's memory that can be moved, in both nodes. It counts for [`Bounds`] only.
+    #[serde(default, skip_serializing_if = "bounds::is_zero")]
+    pub memory: Bytes,
+    /// Its share of the slow node, where jobs compete for it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub share: Option<Bytes>,
 }
 
 /// What journals before there was a limit mean.
@@ -195,6 +113,9 @@ pub struct Step {
     pub upper: AccessRate,
     /// Number of the hottest slow blocks to promote, by [`rank`].
     pub home: u32,
+    /// The bound that what remains after the promotion of hot blocks exceeds; `None` if it exceeds none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub excess: Option<Excess>,
     /// Number of the coldest sampled blocks to place in the slow node, by [`rank`].
     pub place: u32,
     /// Why no block is placed; `None` if one is.
@@ -214,6 +135,8 @@ pub enum Hold {
     NothingCold,
     /// The blocks in the slow node leave too little of the budget for the coldest sampled block.
     BudgetSpent,
+    /// What the job may have in the slow node is reached.
+    Bounded(Bound),
     /// The slow node has no free space for it.
     NoRoom,
     /// The tracker could not sample it in the slow node.
@@ -228,23 +151,61 @@ pub enum Hold {
 /// Decides for one period. Deterministic.
 #[must_use]
 pub fn step(params: &Params, input: &Input) -> Step {
+    solve(params, input, (input.room, input.trackable), input.share).step
+}
+
+/// Returns what a job claims of the slow node: what it would have there if there were room, and the tracker could sample it.
+#[must_use]
+pub fn claim(params: &Params, input: &Input, weight: u32) -> Claim {
+    let Outcome { has, places, .. } = solve(params, input, (Bytes(u64::MAX), u32::MAX), None);
+    Claim { has, demand: has + places, weight }
+}
+
+/// Returns what a job may have in the slow node in this period, and the bound that says so; `None` without one.
+#[must_use]
+pub fn allowance(params: &Params, input: &Input) -> Option<(Bytes, Bound)> {
+    Allowance::new(&params.bounds, input.memory, input.share).least()
+}
+
+/// A decision, and the size of what it concerns.
+struct Outcome {
+    step: Step,
+    /// What stays in the slow node.
+    has: Bytes,
+    /// What is placed there.
+    places: Bytes,
+}
+
+fn solve(params: &Params, input: &Input, (room, trackable): (Bytes, u32), share: Option<Bytes>) -> Outcome {
     let budget = budget(params);
-    let home = promote(&input.slow, budget);
-    let answer = |place, left: Sum, hold| Step { budget, rate: input.slow.mean(), upper: left.upper(), home: home.blocks, place, hold };
+    let allowance = Allowance::new(&params.bounds, input.memory, share);
+    let hot = promote(&input.slow, budget);
+    let (excess, moved) = allowance.promote(&input.slow, hot.blocks, input.step_max - hot.bytes).unzip();
+    let home = hot.blocks.saturating_add(excess.map_or(0, |excess| excess.blocks));
+    let left = if home > hot.blocks { input.slow.without_hottest(home) } else { hot.left };
+    let promoted = hot.bytes + moved.unwrap_or_default();
+    let has = input.slow.bytes() - promoted;
+    let answer = |place, left: Sum, places, hold| Outcome {
+        step: Step { budget, rate: input.slow.mean(), upper: left.upper(), home, excess, place, hold },
+        has,
+        places,
+    };
     if let Some(reason) = hold(input, budget) {
-        return answer(0, home.left, Some(reason));
+        return answer(0, left, Bytes::ZERO, Some(reason));
     }
     let limits = Limits {
         share: AccessRate(params.sample.share_of(budget.0)).min(budget),
         budget,
-        slow: home.left,
-        room: input.room,
-        trackable: input.trackable,
-        step: input.step_max - home.bytes,
+        slow: left,
+        allowance,
+        has,
+        room,
+        trackable,
+        step: input.step_max - promoted,
     };
     match limits.place(&input.sampled) {
-        Ok((place, placed)) => answer(place, home.left.and(placed), None),
-        Err(reason) => answer(0, home.left, Some(reason)),
+        Ok(placed) => answer(placed.blocks, left.and(placed.sum), placed.bytes, None),
+        Err(reason) => answer(0, left, Bytes::ZERO, Some(reason)),
     }
 }
 
@@ -274,7 +235,7 @@ struct Promotion {
 fn promote(slow: &Runs, budget: AccessRate) -> Promotion {
     let mut left = Sum::default();
     let mut home = Promotion { blocks: 0, bytes: Bytes::ZERO, left };
-    for run in &slow.0 {
+    for run in slow.as_slice() {
         // With a zero budget the slow node may not be used, not even by blocks without observed accesses.
         let over = home.blocks > 0 || budget == AccessRate::ZERO;
         let stay = if over { 0 } else { left.fitting(run.estimate(), run.blocks, budget) };
@@ -293,6 +254,10 @@ struct Limits {
     budget: AccessRate,
     /// The accesses to the blocks that remain in the slow node.
     slow: Sum,
+    /// What the job may have there.
+    allowance: Allowance,
+    /// What it has there.
+    has: Bytes,
     /// Free space of the slow node.
     room: Bytes,
     /// How many more blocks can be sampled there.
@@ -301,33 +266,44 @@ struct Limits {
     step: Bytes,
 }
 
+/// Blocks to be placed.
+#[derive(Clone, Copy, Default)]
+struct Placement {
+    blocks: u32,
+    bytes: Bytes,
+    sum: Sum,
+}
+
 impl Limits {
-    /// Returns the number of the coldest blocks within all limits and the accesses to them, or why there is none.
-    fn place(&self, sampled: &Runs) -> Result<(u32, Sum), Hold> {
-        let (mut place, mut placed, mut bytes) = (0u32, Sum::default(), Bytes::ZERO);
+    /// Returns the coldest blocks within all limits, or why there is none.
+    fn place(&self, sampled: &Runs) -> Result<Placement, Hold> {
+        let mut placed = Placement::default();
         let mut first_to_stop = Hold::NothingSampled;
-        for run in &sampled.0 {
-            let (fit, reason) = self.fit(run, place, placed, bytes);
-            place += fit;
-            placed = placed.with(run.estimate(), fit);
-            bytes += Bytes(run.bytes.0.saturating_mul(fit.into()));
+        for run in sampled.as_slice() {
+            let (fit, reason) = self.fit(run, &placed);
+            placed.blocks += fit;
+            placed.sum = placed.sum.with(run.estimate(), fit);
+            placed.bytes += Bytes(run.bytes.0.saturating_mul(fit.into()));
             if fit < run.blocks {
                 first_to_stop = reason;
                 break;
             }
         }
-        if place == 0 { Err(first_to_stop) } else { Ok((place, placed)) }
+        if placed.blocks == 0 { Err(first_to_stop) } else { Ok(placed) }
     }
 
     /// Returns how many blocks of a run fit in addition to those placed, and the limit that stops the next one.
-    fn fit(&self, run: &Run, place: u32, placed: Sum, bytes: Bytes) -> (u32, Hold) {
+    fn fit(&self, run: &Run, placed: &Placement) -> (u32, Hold) {
         let times = |left: Bytes| u32::try_from(left.0.checked_div(run.bytes.0).unwrap_or(u64::MAX)).unwrap_or(u32::MAX);
+        let [limit, share] = self.allowance.fits(self.has + placed.bytes, run.bytes);
         let fits = [
-            (placed.fitting(run.estimate(), run.blocks, self.share), Hold::NothingCold),
-            (self.slow.and(placed).fitting(run.estimate(), run.blocks, self.budget), Hold::BudgetSpent),
-            (times(self.room - bytes), Hold::NoRoom),
-            (self.trackable - place, Hold::NotTrackable),
-            (times(self.step - bytes), Hold::StepSpent),
+            (placed.sum.fitting(run.estimate(), run.blocks, self.share), Hold::NothingCold),
+            (self.slow.and(placed.sum).fitting(run.estimate(), run.blocks, self.budget), Hold::BudgetSpent),
+            (limit.0, Hold::Bounded(limit.1)),
+            (share.0, Hold::Bounded(share.1)),
+            (times(self.room - placed.bytes), Hold::NoRoom),
+            (self.trackable - placed.blocks, Hold::NotTrackable),
+            (times(self.step - placed.bytes), Hold::StepSpent),
         ];
         let (fit, reason) = fits.into_iter().min_by_key(|&(fit, _)| fit).unwrap_or((0, Hold::NothingCold));
         (fit.min(run.blocks), reason)

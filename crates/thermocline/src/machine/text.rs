@@ -123,6 +123,10 @@ fn slow_memory(view: &Value) -> String {
         let (free, total, latency) = (bytes(&slow["free_bytes"]), bytes(&slow["total_bytes"]), count(&slow["latency_ns"]));
         let from = slow["latency_from"].as_str().unwrap_or("?");
         let _ = writeln!(text, "slow memory: node {node}, {free} free of {total}, {latency} ns an access by {from}");
+        if let (Some(slow_ns), Some(home_ns)) = (slow["measured_ns"].as_u64(), slow["home_measured_ns"].as_u64()) {
+            let home = count(&slow["home"]);
+            let _ = writeln!(text, "measured latency: {slow_ns} ns on node {node}, {home_ns} ns on node {home} (target of promotions)");
+        }
         let costs = &view["costs"];
         let percent = |key: &str| format!("{:.2}%", costs[key].as_f64().unwrap_or(0.0) * 100.0);
         let _ = writeln!(

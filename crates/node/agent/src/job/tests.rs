@@ -9,7 +9,15 @@ use units::{Millis, UnixMillis};
 const SECOND: Duration = Duration::from_secs(1);
 
 fn treatment() -> Treatment {
-    Treatment { class: Class::Standard, kind: Kind::Application, policy: Policy::ColdAge, tier: Tier::Auto, tracker: ages::Kind::Auto }
+    Treatment {
+        class: Class::Standard,
+        kind: Kind::Application,
+        policy: Policy::ColdAge,
+        tier: Tier::Auto,
+        tracker: ages::Kind::Auto,
+        slow: Default::default(),
+        slow_weight: 100,
+    }
 }
 
 fn now(time: Duration) -> Now {

@@ -68,8 +68,9 @@ impl Agent {
     }
 
     /// A job that is known, unless the rules treat it otherwise now: then it is released, and begins again with its history.
-    fn keep(&mut self, entry: Entry, found: &Found) -> Option<Entry> {
-        if entry.job.treatment == found.treatment {
+    fn keep(&mut self, mut entry: Entry, found: &Found) -> Option<Entry> {
+        if entry.job.treatment.is_same_but_for_slow(&found.treatment) {
+            entry.job.treatment = found.treatment;
             return Some(entry);
         }
         for scheduled in &mut self.policies {

@@ -5,6 +5,7 @@
 //! must pass. Arguments select checks; without arguments all run.
 
 mod job;
+mod latency;
 mod pages;
 mod slow;
 
@@ -37,7 +38,7 @@ fn main() -> ExitCode {
         println!("live: skipped, since it changes the machine; set KERNEL_LIVE=1 in a lab guest");
         return ExitCode::SUCCESS;
     }
-    let checks: [(&str, Body); 16] = [
+    let checks: [(&str, Body); 17] = [
         ("machine", machine),
         ("features", features),
         ("block", block),
@@ -54,6 +55,7 @@ fn main() -> ExitCode {
         ("nodes", slow::nodes),
         ("huge_pages", slow::huge_pages),
         ("move_pages", slow::move_pages),
+        ("latency", latency::latency),
     ];
     let mut failed = 0;
     let named: Vec<String> = env::args().skip(1).collect();

@@ -1,11 +1,14 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::slowdown::rate::Estimate;
 
 mod closed_loop;
 
 /// 3 % at 1 us: 30,000 accesses per second, of which a period's sample of 5 % has 1,500.
-const PARAMS: Params = Params { slowdown: RatioPpm(30_000), latency_ns: 1_000, sample: RatioPpm(50_000) };
+const PARAMS: Params = Params { slowdown: RatioPpm(30_000), latency_ns: 1_000, sample: RatioPpm(50_000), bounds: NO_BOUNDS };
+
+const NO_BOUNDS: Bounds = Bounds { fast_min: Bytes::ZERO, fast_share_min: RatioPpm(0), slow_max: None };
 
 const HUGE: Bytes = Bytes::mib(2);
 
@@ -23,7 +26,7 @@ fn blocks(list: &[(u32, Option<u64>)]) -> Runs {
 /// A period with room and moves for a thousand blocks.
 fn period(slow: &[(u32, Option<u64>)], sampled: &[(u32, Option<u64>)]) -> Input {
     let most = Bytes(1_000 * HUGE.0);
-    Input { slow: blocks(slow), sampled: blocks(sampled), room: most, trackable: 1_000, step_max: most, veto: None }
+    Input { slow: blocks(slow), sampled: blocks(sampled), room: most, trackable: 1_000, step_max: most, ..Input::default() }
 }
 
 /// The one place that calls the policy for a single period; every case below is data.
@@ -52,7 +55,7 @@ fn the_budget_is_the_slowdown_over_the_latency() {
 #[test]
 fn the_bound_of_a_sum_is_less_than_the_sum_of_bounds() {
     let upper = |list: &[(u32, Option<u64>)]| {
-        blocks(list).0.iter().fold(sum::Sum::default(), |sum, run| sum.with(run.estimate(), run.blocks)).upper()
+        blocks(list).as_slice().iter().fold(sum::Sum::default(), |sum, run| sum.with(run.estimate(), run.blocks)).upper()
     };
     assert_eq!(upper(&[]), AccessRate::ZERO);
     assert_eq!(upper(&[(1, Some(100))]), AccessRate::per_second(100));
@@ -176,7 +179,7 @@ prop_compose! {
         let veto = vetoed.then_some(Veto::NoFarMemory);
         let (room, step_max) = (Bytes(room), Bytes(step_max));
         let (slow_runs, sampled_runs) = (slow.iter().copied().collect(), sampled.iter().copied().collect());
-        let input = Input { slow: slow_runs, sampled: sampled_runs, room, trackable, step_max, veto };
+        let input = Input { slow: slow_runs, sampled: sampled_runs, room, trackable, step_max, veto, ..Input::default() };
         (slow, sampled, input)
     }
 }
@@ -210,7 +213,7 @@ proptest! {
     fn the_bound_of_what_is_slow_never_exceeds_the_budget(
         (slow, sampled, input) in any_input(), slowdown: u32, latency_ns in number(), sample: u32,
     ) {
-        let params = Params { slowdown: RatioPpm(slowdown), latency_ns, sample: RatioPpm(sample) };
+        let params = Params { slowdown: RatioPpm(slowdown), latency_ns, sample: RatioPpm(sample), bounds: NO_BOUNDS };
         let step = step(&params, &input);
         let stays = left(&slow, step.home);
         let mut coldest = sampled.clone();
@@ -249,8 +252,14 @@ proptest! {
             Run { bytes: Bytes(bytes), mean: AccessRate(mean), upper: upper.map(AccessRate), blocks }
         };
         let runs = Runs::from(runs.into_iter().map(run).collect::<Vec<_>>());
-        let input = Input { slow: runs.clone(), sampled: runs, room: Bytes(u64::MAX), trackable: u32::MAX, step_max: Bytes(u64::MAX), veto: None };
-        let step = step(&Params { slowdown: RatioPpm(u32::MAX), latency_ns: 1, sample: RatioPpm(u32::MAX) }, &input);
-        prop_assert!(u64::from(step.place) <= input.sampled.blocks() && u64::from(step.home) <= input.slow.blocks());
+        let most = Bytes(u64::MAX);
+        let input = Input { slow: runs.clone(), sampled: runs, room: most, trackable: u32::MAX, step_max: most, ..Input::default() };
+        let params = Params { slowdown: RatioPpm(u32::MAX), latency_ns: 1, sample: RatioPpm(u32::MAX), bounds: NO_BOUNDS };
+        let bounds = Bounds { slow_max: Some(Bytes(1)), ..NO_BOUNDS };
+        for (params, share) in [(params, None), (Params { bounds, ..params }, None), (params, Some(Bytes(1)))] {
+            let input = Input { share, ..input.clone() };
+            let step = step(&params, &input);
+            prop_assert!(u64::from(step.place) <= input.sampled.blocks() && u64::from(step.home) <= input.slow.blocks());
+        }
     }
 }

@@ -6,7 +6,15 @@ use crate::memory::Outcome;
 use units::{Millis, UnixMillis};
 
 fn controller(policy: Named) -> ColdAge {
-    let treatment = Treatment { class: Class::Standard, kind: Kind::Application, policy, tier: Tier::Auto, tracker: Tracker::Auto };
+    let treatment = Treatment {
+        class: Class::Standard,
+        kind: Kind::Application,
+        policy,
+        tier: Tier::Auto,
+        tracker: Tracker::Auto,
+        slow: Default::default(),
+        slow_weight: 100,
+    };
     let mut controller = ColdAge::new(&Config::default(), &treatment, &Thresholds::log_spaced(32).unwrap());
     controller.params.warmup_ms = Millis(60_000);
     controller

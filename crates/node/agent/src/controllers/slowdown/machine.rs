@@ -11,6 +11,7 @@ use trackers::rates::{self, RateTracker};
 
 use super::Slowdown;
 use super::khugepaged::Khugepaged;
+use super::latency::Latencies;
 use super::period::{Period, Search};
 use super::queue::Moves;
 use super::sampling_cost::SamplingCost;
@@ -39,6 +40,7 @@ pub struct SlowdownPolicy {
     pub(super) moves: Moves,
     pub(super) khugepaged: Khugepaged,
     pub(super) cost: SamplingCost,
+    pub(super) latencies: Latencies,
     /// Periods begun: their number selects the sample.
     pub(super) periods: u64,
     /// Time since boot of the next sample or period.

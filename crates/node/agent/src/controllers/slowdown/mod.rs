@@ -9,6 +9,7 @@ use std::cmp::Reverse;
 
 use config::Config;
 use policy::slowdown::bursts::Bursts;
+use policy::slowdown::division::Claim;
 use policy::slowdown::{self, Params, Runs, Step};
 use trackers::rates::blocks::Block;
 use trackers::rates::sampler::BlockRate;
@@ -24,7 +25,9 @@ use crate::now::Now;
 use crate::view::JobView;
 
 mod bursts;
+mod division;
 mod khugepaged;
+mod latency;
 pub mod machine;
 mod moves;
 mod period;
@@ -54,14 +57,12 @@ pub struct Found {
     memory: Bytes,
     /// Of that, memory in the slow node.
     slow_bytes: Bytes,
-    /// Free space of the slow node.
-    free: Bytes,
-    /// How many more blocks the tracker can sample there.
-    trackable: u32,
     /// The most that the job may move in a period.
     step_max: Bytes,
     /// The slow node, and the node to which its memory is promoted.
     nodes: (u32, u32),
+    /// Whether the latency in the parameters was measured.
+    is_measured: bool,
 }
 
 /// The controller of one job. The policy has no state; what is known of bursts is in the rates of its input.
@@ -73,6 +74,10 @@ pub struct Slowdown {
     bursts: Bursts,
     /// What the current sampling period found.
     found: Found,
+    /// What its decision is based on. The job's part of the slow node is filled in when it is known what all jobs claim.
+    input: slowdown::Input,
+    /// What the job may have in the slow node; `None` without a bound.
+    most: Option<Bytes>,
     /// Memory to move, in the order in which it is to be moved.
     moves: Vec<Move>,
     /// What the last decision placed.
@@ -91,6 +96,8 @@ impl Slowdown {
             params,
             bursts: Bursts::default(),
             found: Found::default(),
+            input: slowdown::Input::default(),
+            most: None,
             moves: Vec::new(),
             placed: Bytes::ZERO,
             last: None,
@@ -98,6 +105,16 @@ impl Slowdown {
             explanation: None,
             moved: Moved::default(),
         }
+    }
+
+    /// Takes in what a period found, and returns what the job claims of the slow node.
+    fn prepare(&mut self, job: &mut Job, context: &mut Context, now: Now, found: Found) -> Claim {
+        let veto = veto::first(VETOES, job, context, now);
+        let (slow, sampled) = (runs(&found.slow), runs(&found.sampled));
+        let Found { memory, step_max, .. } = found;
+        self.input = slowdown::Input { slow, sampled, step_max, veto, memory, ..slowdown::Input::default() };
+        self.found = found;
+        slowdown::claim(&self.params, &self.input, job.treatment.slow_weight)
     }
 
     /// Accounts blocks that were moved, or that could not be moved.
@@ -111,11 +128,9 @@ impl Controller for Slowdown {
     type Input = slowdown::Input;
     type Decision = Step;
 
-    fn read(&mut self, job: &mut Job, context: &mut Context, now: Now) -> kernel::Result<slowdown::Input> {
-        let veto = veto::first(VETOES, job, context, now);
-        let Found { free, trackable, step_max, .. } = self.found;
-        let (slow, sampled) = (runs(&self.found.slow), runs(&self.found.sampled));
-        Ok(slowdown::Input { slow, sampled, room: free, trackable, step_max, veto })
+    /// Everything was read when the sampling period ended ([`Slowdown::prepare`]).
+    fn read(&mut self, _: &mut Job, _: &mut Context, _: Now) -> kernel::Result<slowdown::Input> {
+        Ok(std::mem::take(&mut self.input))
     }
 
     fn step(&mut self, input: &slowdown::Input) -> Step {
@@ -123,6 +138,7 @@ impl Controller for Slowdown {
     }
 
     fn record(&mut self, job: &mut Job, now: Now, input: slowdown::Input, step: &Step) -> Record {
+        self.most = slowdown::allowance(&self.params, &input).map(|(most, _)| most);
         let record = SlowRecord {
             unix_ms: now.unix_ms,
             job: job.path().to_owned(),
@@ -133,6 +149,7 @@ impl Controller for Slowdown {
             moved: std::mem::take(&mut self.moved),
             memory: self.found.memory,
             slow: self.found.slow_bytes,
+            latency_measured: self.found.is_measured,
             pages_per_bit: u32::try_from(self.bursts.pages_per_bit() / 1_000_000).unwrap_or(u32::MAX),
         };
         job.signals.slow = record.slow;
@@ -195,6 +212,7 @@ impl Slot for Slowdown {
         (view.tier, view.tier_reason) = (Some("slow".to_owned()), IN_SLOW_NODE);
         view.slow_rate_per_second = self.last.map(|step| step.rate.as_f64());
         view.slow_budget_per_second = self.last.map(|step| step.budget.as_f64());
+        view.slow_max_bytes = self.most;
     }
 }
 

@@ -4,11 +4,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use daemon::Clock;
-use policy::slowdown;
+use policy::slowdown::division::Claim;
+use policy::slowdown::{self, Params};
 use trackers::rates::blocks::Block;
 use trackers::rates::sampler::{BlockRate, Host, Memory, PARTS_MIN, Round, Sampler};
 use units::{AccessRate, Bytes};
 
+use super::division::Division;
 use super::machine::SlowdownPolicy;
 use super::period::{Chosen, Members, Period};
 use super::sampling_cost::Changes;
@@ -16,6 +18,7 @@ use super::{Found, Slowdown};
 use crate::context::Context;
 use crate::controllers::seam::Slot;
 use crate::controllers::slots::{Entry, Jobs};
+use crate::slow_node::MEASUREMENT;
 
 /// Slow memory has become hot if it is accessed this many times as often as the budget allows.
 const HOT_TIMES: u64 = 2;
@@ -139,21 +142,28 @@ impl SlowdownPolicy {
         let mut found = Self::by_job(members, round);
         let step_max = Bytes(context.config.slow.step_max().0 / u64::try_from(found.len()).unwrap_or(1).max(1));
         let now = context.now();
-        let (mut free, mut trackable) = (node.room(), self.trackable(&found));
+        let trackable = self.trackable(&found);
+        let mut claims: Vec<(&str, Claim)> = Vec::with_capacity(found.len());
         for (path, found) in &mut found {
             let Some(Entry { job, slots }) = jobs.get_mut(*path) else { continue };
             let Some(slowdown) = slots.get_mut::<Slowdown>() else { continue };
             let (memory, slow_bytes) = members.memory.get(*path).copied().unwrap_or_default();
-            slowdown.params = context.config.slowdown_for(job.treatment.class, node.latency_ns);
-            let nodes = (node.node, node.home);
+            slowdown.params = Params { bounds: job.treatment.slow, ..context.config.slowdown_for(job.treatment.class, node.latency_ns) };
             found.weigh(&mut slowdown.bursts, window_us);
-            slowdown.found = Found { memory, slow_bytes, free, trackable, step_max, nodes, ..std::mem::take(found) };
+            let (nodes, is_measured) = ((node.node, node.home), node.latency_from == MEASUREMENT);
+            let found = Found { memory, slow_bytes, step_max, nodes, is_measured, ..std::mem::take(found) };
+            claims.push((path, slowdown.prepare(job, context, now, found)));
+        }
+        let mut division = Division::new(node.room(), trackable, claims, self.periods);
+        while let Some((path, part)) = division.next() {
+            let Some(Entry { job, slots }) = jobs.get_mut(path) else { continue };
+            let Some(slowdown) = slots.get_mut::<Slowdown>() else { continue };
+            (slowdown.input.room, slowdown.input.trackable, slowdown.input.share) = (part.room, part.trackable, part.share);
             if let Err(error) = slowdown.period(job, context, now) {
                 context.report_error(job, &error);
                 continue;
             }
-            free = free - slowdown.placed;
-            trackable -= slowdown.last.map_or(0, |step| step.place).min(trackable);
+            division.take(slowdown.placed, slowdown.last.map_or(0, |step| step.place));
             for next in slowdown.moves.drain(..) {
                 self.moves.push(next);
             }

@@ -21,7 +21,12 @@ impl SlowdownPolicy {
     /// Begins to search all jobs that are placed.
     pub(super) fn begin_search(&mut self, jobs: &Jobs, context: &mut Context, now: Duration) -> kernel::Result<()> {
         self.next = now + context.config.slow.period;
-        let node = SlowNode::find(&context.kernel.roots, &context.config.slow)?;
+        let mut node = SlowNode::find(&context.kernel.roots, &context.config.slow)?;
+        if context.config.slow.measure_latency
+            && let Some(what) = self.latencies.measure(&mut node)
+        {
+            context.event(None, what);
+        }
         self.node = Some(node);
         self.open(context)?;
         self.manage_numa_balancing(jobs, context);

@@ -50,6 +50,21 @@ fn a_missing_node_is_reported_once_and_searched_again_each_period() {
     assert_eq!(view.jobs[0].tier.as_deref(), Some("slow"));
 }
 
+#[test]
+fn changed_bounds_apply_to_a_job_that_goes_on() {
+    let machine = Machine::new();
+    let mut agent = agent(&machine, "slowdown");
+    let new = machine.config(&format!("{RULE}\"slowdown\"\nfast_share_min = \"20%\"\nslow_max = \"64MiB\"\nslow_weight = 300\n"));
+    agent.receive(Message::Reload(Box::new(Ok(new))));
+    let treatment = agent.job(JOB).treatment;
+    assert_eq!((treatment.slow.slow_max, treatment.slow.fast_share_min), (Some(units::Bytes::mib(64)), units::RatioPpm(200_000)));
+    assert_eq!(treatment.slow_weight, 300);
+    // A job that is released has all its slow memory promoted at once.
+    agent.write_journal();
+    let begun = |record: &Record| matches!(record, Record::Event { what, .. } if what.starts_with("job "));
+    assert_eq!(agent.records().into_iter().filter(begun).count(), 1);
+}
+
 /// A clock that is 10 ms later at each reading.
 #[derive(Debug, Default)]
 struct Readings(std::sync::atomic::AtomicU32);

@@ -1,4 +1,5 @@
 use super::*;
+use crate::slowdown::bounds::Bounds;
 use crate::slowdown::{Input, Params, Step, rank, step};
 use units::{Bytes, RatioPpm};
 
@@ -101,7 +102,12 @@ struct Job {
 
 const BLOCKS: usize = 72;
 const TABLE: usize = 24;
-const PARAMS: Params = Params { slowdown: RatioPpm(5_000), latency_ns: 100_000, sample: RatioPpm(200_000) };
+const PARAMS: Params = Params {
+    slowdown: RatioPpm(5_000),
+    latency_ns: 100_000,
+    sample: RatioPpm(200_000),
+    bounds: Bounds { fast_min: Bytes::ZERO, fast_share_min: RatioPpm(0), slow_max: None },
+};
 
 impl Job {
     fn key(block: usize) -> Key {
@@ -145,7 +151,7 @@ impl Job {
         let (mut slow, mut fast) = (rated(slow, WINDOW_US), rated(fast, WINDOW_US / 3));
         let runs = |rated: &[(Estimate, usize)]| rated.iter().map(|&(estimate, _)| (HUGE, estimate)).collect();
         let room = Bytes::mib(1024);
-        let input = Input { slow: runs(&slow), sampled: runs(&fast), room, trackable: u32::MAX, step_max: room, veto: None };
+        let input = Input { slow: runs(&slow), sampled: runs(&fast), room, trackable: u32::MAX, step_max: room, ..Input::default() };
         let step = step(&PARAMS, &input);
         slow.sort_by_key(|(estimate, _)| std::cmp::Reverse(rank(HUGE, estimate)));
         fast.sort_by_key(|(estimate, _)| rank(HUGE, estimate));

@@ -102,7 +102,8 @@ impl Job {
         }
         let runs = |blocks: &[(Estimate, usize)]| blocks.iter().map(|&(estimate, _)| (HUGE, estimate)).collect();
         let most = Bytes(1_000 * HUGE.0);
-        let input = Input { slow: runs(&slow), sampled: runs(&sampled), room: most, trackable: u32::MAX, step_max: most, veto: None };
+        let input =
+            Input { slow: runs(&slow), sampled: runs(&sampled), room: most, trackable: u32::MAX, step_max: most, ..Input::default() };
         let step = step(params, &input);
         for (list, take, to_slow) in [(&mut slow, step.home, false), (&mut sampled, step.place, true)] {
             list.sort_by_key(|(estimate, _)| rank(HUGE, estimate));

@@ -121,7 +121,7 @@ impl Job {
         let runs = |blocks: &[(Estimate, usize)]| blocks.iter().map(|&(estimate, _)| (HUGE, estimate)).collect();
         let room = Bytes(u64::MAX);
         let (slow_runs, sampled_runs) = (runs(&slow), runs(&sampled));
-        let input = Input { slow: slow_runs, sampled: sampled_runs, room, trackable: u32::MAX, step_max: STEP_MAX, veto: None };
+        let input = Input { slow: slow_runs, sampled: sampled_runs, room, trackable: u32::MAX, step_max: STEP_MAX, ..Input::default() };
         let step = step(&PARAMS, &input);
         slow.sort_by_key(|(estimate, _)| std::cmp::Reverse(rank(HUGE, estimate)));
         sampled.sort_by_key(|(estimate, _)| rank(HUGE, estimate));
