@@ -15,6 +15,9 @@ use super::{EVICTED_MIN, Generation, Target};
 /// The youngest threshold that generations are opened for before a job's first decision.
 const THRESHOLD_FIRST: Age = Age(4);
 
+/// The page cache that may go with anonymous memory is one part in this many of it, at most.
+const CACHE_PARTS: u64 = 8;
+
 /// The generations of all memory cgroups at the last reading.
 #[derive(Debug)]
 pub(super) struct Generations {
@@ -116,14 +119,21 @@ impl Generations {
 
     /// The generations of a node whose anonymous memory the kernel evicts if it is asked to, with their ages, the oldest first.
     ///
-    /// It evicts none of a younger generation than the oldest one with page cache, but page cache in its place (`mm/vmscan.c`,
-    /// `try_to_inc_min_seq`, `isolate_folios`). What is younger becomes old as generations are opened: of four the oldest two are
-    /// united.
+    /// It evicts none of a younger generation than the oldest one with page cache, but that page cache in its place (`mm/vmscan.c`,
+    /// `try_to_inc_min_seq`, `isolate_folios`). A little of it may go; where there is much, what is younger waits until it is old: as
+    /// generations are opened, of four the oldest two are united.
     fn evictable<'a>(&self, node: &'a Node) -> impl Iterator<Item = (Age, &'a Gen)> + use<'a> {
         let mut gens: Vec<_> = self.ages(node).collect();
         gens.sort_unstable_by_key(|(_, generation)| generation.seq);
-        let with_cache = gens.iter().position(|(_, generation)| generation.file_pages > 0);
-        gens.truncate(with_cache.map_or(gens.len(), |oldest| oldest + 1));
+        let (mut anon, mut older_cache, mut count) = (0_u64, 0_u64, 0);
+        for (index, (_, generation)) in gens.iter().enumerate() {
+            anon = anon.saturating_add(generation.anon_pages);
+            if older_cache.saturating_mul(CACHE_PARTS) <= anon {
+                count = index + 1;
+            }
+            older_cache = older_cache.saturating_add(generation.file_pages);
+        }
+        gens.truncate(count);
         gens.into_iter()
     }
 }
@@ -196,17 +206,20 @@ mod tests {
         machine.put("sys/kernel/mm/lru_gen/enabled", b"0x0007\n");
         machine.put("sys/kernel/debug/lru_gen", b"");
         let mut generations = Generations::open(&machine.roots, Duration::from_secs(120)).unwrap();
-        let mut check = |cached_in: u64, reach: Age, old: &[(u64, u64)]| {
-            let file = |seq| if seq == cached_in { 9_000 } else { 0 };
+        let mut check = |cached_in: u64, pages: u64, reach: Age, old: &[(u64, u64)]| {
+            let file = |seq| if seq == cached_in { pages } else { 0 };
             let gens = [(4, 900_000, 0), (5, 610_000, 400), (6, 241_000, 5_000), (7, 3, 5_000)];
             let gens = gens.map(|(seq, age_ms, anon)| gen_of(seq, age_ms, anon, file(seq))).to_vec();
             generations.latest = vec![Memcg { id: 1, path: "/job".to_owned(), nodes: vec![Node { nid: 0, gens }] }];
             let found: Vec<_> = generations.old("/job", Age(2)).iter().map(|found| (found.seq, found.pages.0)).collect();
-            assert_eq!((generations.reach("/job"), found.as_slice()), (reach, old), "page cache in {cached_in}");
+            assert_eq!((generations.reach("/job"), found.as_slice()), (reach, old), "{pages} of page cache in {cached_in}");
         };
-        check(4, Age(0), &[(4, 0)]);
-        check(5, Age(2), &[(5, 400)]);
-        check(6, Age(2), &[(5, 400)]);
+        check(4, 9_000, Age(0), &[(4, 0)]);
+        check(5, 9_000, Age(2), &[(5, 400)]);
+        check(6, 9_000, Age(2), &[(5, 400)]);
+        // An eighth of what is sought.
+        check(4, 50, Age(2), &[(5, 400)]);
+        check(4, 51, Age(2), &[(5, 400)]);
     }
 
     #[test]
