@@ -35,7 +35,7 @@ fn log(directory: &Path) -> u64 {
     let mut placed = 0;
     for vm in 0..VMS {
         let memory_bytes = Bytes::gib(4 + vm % 5);
-        let request = VmRequest { vm: format!("vm-{vm}"), cores: 2, memory_bytes, pool_bytes: Bytes(memory_bytes.0 / 2) };
+        let request = VmRequest { vm: format!("vm-{vm}"), cores: 2, memory_bytes, pool_bytes: Bytes(memory_bytes.0 / 2), spread: None };
         placed += u64::from(client.place(&request).is_ok());
         if vm % 3 == 2 {
             // Of those that were placed; a refused one does not run.
@@ -73,7 +73,7 @@ fn the_documented_commands_answer_what_if() {
     let directory = tempfile::tempdir().unwrap();
     let placed = log(directory.path());
     let commands = documented();
-    assert_eq!(commands.len(), 6, "{commands:?}");
+    assert_eq!(commands.len(), 7, "{commands:?}");
     for command in &commands {
         let done = run(directory.path(), &command.split_whitespace().collect::<Vec<_>>());
         assert!(done.status.success(), "{command}: {}", String::from_utf8_lossy(&done.stderr));

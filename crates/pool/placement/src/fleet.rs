@@ -95,15 +95,27 @@ impl Fleet {
     /// without an entry is full.
     #[must_use]
     pub fn choose(&self, request: &Request, pools: &[PoolSpace], policy: &impl Policy) -> Option<Placement> {
+        self.choose_among(request, pools, policy, &|_| true)
+    }
+
+    /// As [`Self::choose`], of the servers that `admits` admits.
+    #[must_use]
+    pub fn choose_among(
+        &self,
+        request: &Request,
+        pools: &[PoolSpace],
+        policy: &impl Policy,
+        admits: &impl Fn(u32) -> bool,
+    ) -> Option<Placement> {
         let best = match policy.cost_min(request, &self.shape, 0, (0, 0)) {
-            Some(_) => self.cheapest_by_groups(request, pools, policy),
-            None => self.cheapest_in_order(request, pools, policy),
+            Some(_) => self.cheapest_by_groups(request, pools, policy, admits),
+            None => self.cheapest_in_order(request, pools, policy, admits),
         };
         best.and_then(|(_, server)| self.fit_on(server, request))
     }
 
     /// Checks the servers of a group only if one of them can be the cheapest.
-    fn cheapest_by_groups(&self, request: &Request, pools: &[PoolSpace], policy: &impl Policy) -> Best {
+    fn cheapest_by_groups(&self, request: &Request, pools: &[PoolSpace], policy: &impl Policy, admits: &impl Fn(u32) -> bool) -> Best {
         // A VM that is larger than a node spans wherever it is.
         let spans = request.cores > self.shape.node_cores || request.local_mib > self.shape.node_mib;
         let bound = |group: &Group<'_>| policy.cost_min(request, &self.shape, group.cores, group.mib).unwrap_or(0);
@@ -118,8 +130,8 @@ impl Fleet {
             if best.is_some_and(|(least, _)| (spans, bound) > least) {
                 continue;
             }
-            for &server in group.servers {
-                // Empty servers are interchangeable, but for their pools.
+            for &server in group.servers.iter().filter(|&&server| admits(server)) {
+                // Empty servers that are admitted are interchangeable, but for their pools.
                 if request.pool_slices == Slices::ZERO && self.is_empty(server) {
                     if first_empty.is_some_and(|first| first < server) {
                         continue;
@@ -136,10 +148,13 @@ impl Fleet {
     }
 
     /// Checks all servers with enough cores, in the order of their numbers.
-    fn cheapest_in_order(&self, request: &Request, pools: &[PoolSpace], policy: &impl Policy) -> Best {
+    fn cheapest_in_order(&self, request: &Request, pools: &[PoolSpace], policy: &impl Policy, admits: &impl Fn(u32) -> bool) -> Best {
         let mut best: Best = None;
         for at in with_cores(&self.free_cores, request.cores) {
             let server = u32::try_from(at).unwrap_or(u32::MAX);
+            if !admits(server) {
+                continue;
+            }
             let Some(cost) = self.cost_of(server, request, pools, policy) else { continue };
             if best.is_none_or(|(least, _)| cost < least) {
                 best = Some((cost, server));

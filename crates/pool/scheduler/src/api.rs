@@ -1,6 +1,6 @@
 //! Messages of the scheduler's API, version 1, as JSON.
 
-use placement::Node;
+use placement::{Limit, Mode, Node};
 use serde::{Deserialize, Serialize};
 use units::{Bytes, Slices};
 
@@ -17,6 +17,50 @@ pub struct VmRequest {
     /// The part of its memory that may come from a pool, rounded down to whole slices; what `thermocline pool predict` says.
     #[serde(default)]
     pub pool_bytes: Bytes,
+    /// The group with which it should not fail together; `None` if it has none. Left out of the log then, as in earlier versions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub spread: Option<Spread>,
+}
+
+/// A group of VMs of which one failure should not take along many, such as those of a service: an availability set.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Spread {
+    /// Name of the group.
+    pub group: String,
+    /// The most VMs of the group that may fail together with this one, itself included.
+    #[serde(default = "one")]
+    pub limit: u32,
+    /// Whether the limit may be exceeded.
+    #[serde(default)]
+    pub mode: Mode,
+}
+
+fn one() -> u32 {
+    1
+}
+
+impl Spread {
+    pub(crate) fn limit(&self) -> Limit {
+        Limit { most: self.limit, mode: self.mode }
+    }
+}
+
+/// The VMs of a group that fail together with one of them.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Together {
+    /// Name of the group, as requested.
+    pub group: String,
+    /// Its limit, as requested.
+    pub limit: u32,
+    /// Whether that may be exceeded, as requested.
+    pub mode: Mode,
+    /// The fault domain of its host: the configured one, or the host itself.
+    pub domain: String,
+    /// VMs of the group in that domain now, this one included.
+    pub with_domain: u32,
+    /// VMs of the group with slices of its pool now, this one included; 0 if it has no slices.
+    pub with_pool: u32,
 }
 
 /// Where a VM runs.
@@ -32,6 +76,9 @@ pub struct Placed {
     pub pool_slices: Slices,
     /// Cores and local memory on each NUMA node of the host.
     pub nodes: Vec<Node>,
+    /// What fails together with it now; `None` if it has no group.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub spread: Option<Together>,
     /// The policy, why it has less pool memory than requested, and what is free beside it now, for operators.
     pub reason: String,
 }
@@ -52,6 +99,12 @@ pub struct Status {
     pub vms: u64,
     /// Requests that no host could hold, since the log's beginning.
     pub refused: u64,
+    /// Groups of VMs that run.
+    #[serde(default)]
+    pub groups: u64,
+    /// VMs of groups of which more fail together now than their limit says.
+    #[serde(default)]
+    pub over_limit: u64,
     /// Pools.
     pub pools: Vec<PoolView>,
     /// Hosts.
@@ -82,6 +135,9 @@ pub struct HostView {
     pub host: String,
     /// Its pool.
     pub pool: String,
+    /// Its fault domain; the host itself if none is configured.
+    #[serde(default)]
+    pub domain: String,
     /// Whether it gets no new VMs.
     pub drained: bool,
     /// Number of its VMs.
@@ -126,7 +182,7 @@ pub enum Code {
     Busy,
     /// 503: the log cannot be written. Nothing is placed until it can.
     Log,
-    /// 507: no host can hold the VM.
+    /// 507: no host can hold the VM, or none within the hard limit of its group.
     Full,
 }
 

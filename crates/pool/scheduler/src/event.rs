@@ -18,6 +18,19 @@ pub struct Topology {
     pub strategy: Strategy,
     /// The pools with their hosts.
     pub pools: Vec<PoolOfHosts>,
+    /// Hosts that fail together. A host of none fails alone. Left out if there are none, as in earlier versions.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub domains: Vec<Domain>,
+}
+
+/// Hosts that fail together, such as those of a rack.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Domain {
+    /// Name of the domain.
+    pub name: String,
+    /// Names of its hosts.
+    pub hosts: Vec<String>,
 }
 
 /// A pool and the hosts that share it.

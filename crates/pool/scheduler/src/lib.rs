@@ -17,6 +17,7 @@
 //! - The log is enough to repeat every decision ([`replay`]), also by the simulator ([`simulated`]): it has the servers, the policy,
 //!   and what was known of pools.
 //! - No server is oversubscribed, whatever clients request.
+//! - No decision breaks the hard limit of a group's VM ([`api::Spread`]), by the hosts and domains that are configured then.
 //! - Without its manager's answer a pool gets no VM; VMs are placed with all their memory local then.
 #![deny(missing_docs)]
 
@@ -34,4 +35,5 @@ pub mod simulated;
 mod state;
 mod writer;
 
-pub use event::{Entry, Event, Host, PoolOfHosts, Topology};
+pub use event::{Domain, Entry, Event, Host, PoolOfHosts, Topology};
+pub use placement::Mode;

@@ -23,6 +23,8 @@ pub(crate) fn render(status: &Status) -> Result<String, std::fmt::Error> {
     for (name, help, value) in [
         ("vms", "VMs that were placed and have not ended", status.vms),
         ("refused_requests", "Requests that no host could hold, since the beginning of the log", status.refused),
+        ("groups", "Groups of VMs that run", status.groups),
+        ("over_limit_vms", "VMs of groups of which more fail together now than their limit says", status.over_limit),
         ("hosts", "Hosts", status.hosts.len() as u64),
         ("drained_hosts", "Hosts that get no new VMs", drained as u64),
         (

@@ -3,10 +3,11 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use placement::Strategy;
+use placement::{Limit, Strategy};
 use serde::Serialize;
 use units::{RatioPpm, Slices};
 
+use crate::api::{Spread, VmRequest};
 use crate::event::{Entry, Event, Host, PoolOfHosts, Topology};
 pub use crate::log_file::Error;
 use crate::log_file::{self, follow};
@@ -43,6 +44,13 @@ pub struct Replayed {
     pub local_recorded: u64,
     /// The same, now.
     pub local_replayed: u64,
+    /// Slices that VMs got at their start, by the log.
+    pub slices_recorded: u64,
+    /// The same, now.
+    pub slices_replayed: u64,
+    /// VMs that started where more of their group fail together now than their limit says; `None` if the simulator decided.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub over_limit_replayed: Option<u64>,
     /// The first decisions that differ.
     pub differences: Vec<Difference>,
 }
@@ -81,9 +89,11 @@ pub struct WhatIf {
     pub strategy: Option<Strategy>,
     /// Pools of so many times their slices, rounded down.
     pub pool_size: Option<RatioPpm>,
+    /// Another limit of each group, and another mode; of VMs without a group nothing changes.
+    pub spread: Option<Limit>,
 }
 
-/// Decides all requests of a log again by another policy, or with pools of another size. VMs stay where they are placed now, and those
+/// Decides all requests of a log again by another policy, with pools of another size, or with another limit of groups. VMs stay where they are placed now, and those
 /// that are refused now do not run. VMs that the log refused run to its end, if they are placed: nothing is known of their lives. What
 /// the pools' managers could assign is not what they could have assigned then, so slices are only counted.
 ///
@@ -95,10 +105,12 @@ pub fn what_if(path: &Path, what_if: WhatIf) -> Result<Replayed, Error> {
     log_file::read(path, |Entry { sequence, time_ms, who, event }| {
         let event = match event {
             Event::Topology(topology) => Event::Topology(what_if.of(topology)),
+            Event::Kept { id, request, on } => Event::Kept { id, request: what_if.requested(request), on },
             Event::Grantable { .. } => return Ok(()),
             Event::Ended { vm } if absent.remove(&vm) => return Ok(()),
             Event::Decided { id, request, on } => {
                 let Some(before) = &state else { return Err(Inconsistent("a log begins with a topology".to_owned())) };
+                let request = what_if.requested(request);
                 if let Some(runs) = before.running_vm(&request.vm) {
                     // The log refused it before, and it was requested again.
                     let (vm, wanted) = (&request.vm, before.slices(&request));
@@ -121,6 +133,14 @@ pub fn what_if(path: &Path, what_if: WhatIf) -> Result<Replayed, Error> {
 }
 
 impl WhatIf {
+    fn requested(self, request: VmRequest) -> VmRequest {
+        let limited = |spread: Spread| match self.spread {
+            Some(Limit { most, mode }) => Spread { limit: most, mode, ..spread },
+            None => spread,
+        };
+        VmRequest { spread: request.spread.map(limited), ..request }
+    }
+
     fn of(self, topology: Topology) -> Topology {
         let slices = |Slices(slices)| {
             let sized = self.pool_size.map_or(u64::from(slices), |size| size.share_of(u64::from(slices)));
@@ -136,6 +156,8 @@ impl Replayed {
     fn compare(&mut self, before: &State, entry: &Entry) -> Option<Host> {
         let Event::Decided { id, request, on: recorded } = &entry.event else { return None };
         let replayed = before.place(*id, request);
+        let over = replayed.as_ref().is_some_and(|on| before.is_over(request, on));
+        *self.over_limit_replayed.get_or_insert(0) += u64::from(over);
         let (vm, wanted) = (&request.vm, before.slices(request));
         self.count(&Decision { sequence: entry.sequence, vm, wanted, recorded: recorded.as_ref() }, replayed.as_ref());
         replayed
@@ -148,6 +170,9 @@ impl Replayed {
         self.refused_recorded += u64::from(recorded.is_none());
         self.refused_replayed += u64::from(replayed.is_none());
         let all_local = |on: Option<&Host>| u64::from(on.is_some_and(|on| on.slices < wanted));
+        let slices = |on: Option<&Host>| on.map_or(0, |on| u64::from(on.slices.0));
+        self.slices_recorded += slices(recorded);
+        self.slices_replayed += slices(replayed);
         self.local_recorded += all_local(recorded);
         self.local_replayed += all_local(replayed);
         if replayed != recorded {

@@ -1,5 +1,6 @@
 //! The scheduler's configuration file.
 
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
@@ -8,8 +9,8 @@ use manager::settings::Tls;
 use placement::{Shape, Strategy};
 use units::{Bytes, Slices};
 
-use crate::event::{PoolOfHosts, Topology};
-use crate::state::{POOL_HOSTS_MAX, POOLS_MAX};
+use crate::event::{Domain, PoolOfHosts, Topology};
+use crate::state::{DOMAINS_MAX, POOL_HOSTS_MAX, POOLS_MAX};
 
 ::settings::tables! {
     /// The scheduler: its address, its log, and the hosts, which are all alike.
@@ -47,17 +48,28 @@ use crate::state::{POOL_HOSTS_MAX, POOLS_MAX};
         hosts: Vec<String> = Unit::Texts, required "host-a, host-b",
             "The hosts that share the pool, by their names in the manager's configuration.";
     }
+
+    /// Fault domains: hosts that fail together, such as those of a rack. A host of none fails alone; each pool is a domain as well.
+    pub struct DomainTable = "domains", List {
+        name: String = Unit::Text, required "rack-1",
+            "The name of the domain.";
+        hosts: Vec<String> = Unit::Texts, required "host-a, host-b",
+            "Its hosts, of any pools. A host is in one domain at most.";
+    }
 }
 
 /// The scheduler's configuration file.
 pub static SCHEMA: Schema = Schema {
     name: "pool-scheduler",
-    tables: &[Service::TABLE, PoolTable::TABLE, Tls::TABLE],
-    lists: &[ListExample {
-        table: "pools",
-        toml: "[[pools]]\nname = \"pool-1\"\nslices = 1024\nmanager = \"https://pool-1:7443\"\nhosts = [\"host-a\", \"host-b\"]\n",
-        active: true,
-    }],
+    tables: &[Service::TABLE, PoolTable::TABLE, DomainTable::TABLE, Tls::TABLE],
+    lists: &[
+        ListExample {
+            table: "pools",
+            toml: "[[pools]]\nname = \"pool-1\"\nslices = 1024\nmanager = \"https://pool-1:7443\"\nhosts = [\"host-a\", \"host-b\"]\n",
+            active: true,
+        },
+        ListExample { table: "domains", toml: "[[domains]]\nname = \"rack-1\"\nhosts = [\"host-a\", \"host-b\"]\n", active: false },
+    ],
     remedy: |_| None,
 };
 
@@ -129,7 +141,9 @@ impl Settings {
         let mut document = Document::read(&SCHEMA, path, text);
         let service: Service = document.get();
         let pools: Vec<PoolTable> = document.list(PoolTable::TABLE.name).map(PoolTable::read).collect();
+        let domains: Vec<DomainTable> = document.list(DomainTable::TABLE.name).map(DomainTable::read).collect();
         check(&mut document, &service, &pools);
+        check_domains(&mut document, &pools, &domains);
         let tls = Tls::of(&mut document);
         let settings = Self {
             listen: service.listen,
@@ -138,14 +152,14 @@ impl Settings {
             log_size: service.log_size,
             identity: document.resolve(&service.identity),
             managers: pools.iter().map(|pool| (pool.name.clone(), pool.manager.clone())).collect(),
-            topology: topology(&service, pools),
+            topology: topology(&service, pools, domains),
             operators: service.operators,
         };
         document.finish(settings)
     }
 }
 
-fn topology(service: &Service, pools: Vec<PoolTable>) -> Topology {
+fn topology(service: &Service, pools: Vec<PoolTable>, domains: Vec<DomainTable>) -> Topology {
     let mib = service.node_memory.0 >> 20;
     Topology {
         shape: Shape {
@@ -164,6 +178,7 @@ fn topology(service: &Service, pools: Vec<PoolTable>) -> Topology {
                 hosts,
             })
             .collect(),
+        domains: domains.into_iter().map(|DomainTable { name, hosts }| Domain { name, hosts }).collect(),
     }
 }
 
@@ -200,6 +215,29 @@ fn check(document: &mut Document, service: &Service, pools: &[PoolTable]) {
     }
 }
 
+/// Reports problems of fault domains.
+fn check_domains(document: &mut Document, pools: &[PoolTable], domains: &[DomainTable]) {
+    let section = document.section(&Service::TABLE);
+    let mut report = |message: String, remedy: &str| document.report(section.place("domains"), Invalid::new(message, remedy));
+    if domains.len() > DOMAINS_MAX {
+        report(format!("{} tables", domains.len()), "a domain has a host, and a cluster at most 262144 hosts");
+    }
+    let known: BTreeSet<&String> = pools.iter().flat_map(|pool| &pool.hosts).collect();
+    let (mut names, mut hosts) = (BTreeSet::new(), BTreeSet::new());
+    for DomainTable { name, hosts: of_domain } in domains {
+        if name.is_empty() || !names.insert(name) {
+            report(format!("the domain {name:?} is named twice, or has no name"), "give each table [[domains]] a name of its own");
+        }
+        for host in of_domain {
+            if !known.contains(host) {
+                report(format!("{name} has the host {host}, which is in no pool"), "name hosts of tables [[pools]]");
+            } else if !hosts.insert(host) {
+                report(format!("the host {host} is in two domains"), "name it in one of them, once");
+            }
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -219,8 +257,9 @@ mod tests {
     fn defaults_apply_and_relative_paths_start_at_the_directory_of_the_file() {
         let settings = Settings::parse(Path::new("/etc/t/scheduler.toml"), GOOD).unwrap();
         assert_eq!(settings.log, Path::new("/etc/t/scheduler.log"));
-        let Topology { shape, slice_bytes, strategy, pools } = settings.topology;
+        let Topology { shape, slice_bytes, strategy, pools, domains } = settings.topology;
         assert_eq!((shape.mib(), shape.cores(), slice_bytes, strategy), (768 << 10, 48, Bytes::gib(1), Strategy::PoolBalance));
+        assert!(domains.is_empty());
         assert_eq!((pools.len(), pools[0].managed, pools[0].slices), (1, false, Slices(8)));
     }
 
@@ -232,6 +271,18 @@ mod tests {
         for piece in
             ["unknown placement policy", "power of two", "host a is named twice", "pool p is named twice", "0 hosts", "not the URL"]
         {
+            assert!(problems.contains(piece), "{problems} lacks {piece}");
+        }
+    }
+
+    #[test]
+    fn a_host_is_in_one_domain_and_in_a_pool() {
+        let with = |domains: &str| Settings::parse(Path::new("s.toml"), &format!("{GOOD}\n{domains}"));
+        let good = with("[[domains]]\nname = \"r\"\nhosts = [\"b\"]\n").unwrap().topology.domains;
+        assert_eq!(good, [Domain { name: "r".to_owned(), hosts: vec!["b".to_owned()] }]);
+        let bad = "[[domains]]\nname = \"r\"\nhosts = [\"b\", \"z\"]\n[[domains]]\nname = \"r\"\nhosts = [\"b\"]\n";
+        let problems = with(bad).unwrap_err().to_string();
+        for piece in ["\"r\" is named twice", "host b is in two domains", "host z, which is in no pool"] {
             assert!(problems.contains(piece), "{problems} lacks {piece}");
         }
     }

@@ -1,8 +1,8 @@
 //! Replay of a log by the simulator: whether it makes the same decisions, so that its answers hold for the cluster of the log.
 //!
 //! The log is imported as a VM trace, as for `thermocline pool simulate`, and a run of the simulator has the servers, pools, and
-//! policy of the log. What the trace does not have is added: requests that were refused, hosts that were drained, and what managers
-//! could assign. Slices are released at once; in the log, those in release are missing from what a manager can assign.
+//! policy of the log. What the trace does not have is added: requests that were refused, hosts that were drained, what managers
+//! could assign, and the groups of VMs with the fault domains of hosts. Slices are released at once; in the log, those in release are missing from what a manager can assign.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -10,12 +10,12 @@ use std::path::Path;
 use pool::{Ns, SLICE};
 use serde::Serialize;
 use simulator::memory::MemoryPolicy;
-use simulator::run::{Capacity, Change, Run, Started};
+use simulator::run::{Capacity, Change, Member, Run, Started};
 use simulator::site::{Cluster, Setup, Site};
 use units::Slices;
 use vmtrace::{Recorded, Trace, Vm, import};
 
-use crate::api::VmRequest;
+use crate::api::{Spread, VmRequest};
 use crate::event::{Entry, Event, Host};
 use crate::log_file::{self, Error, follow};
 use crate::replay::{Decision, Replayed};
@@ -161,6 +161,7 @@ impl Log {
         let slices: Vec<Slices> = topology.pools.iter().map(|pool| pool.slices).collect();
         let run = Run::new(&site, Setup { pool_sockets, memory, added_ns: 0 }, &cluster, None, Capacity::Slices(&slices));
         let mut run = run.ok_or("the simulator has no such servers")?;
+        run.set_groups(self.state.server_domains().to_vec(), self.members(&cluster.vms));
         self.state.changes().into_iter().for_each(|change| run.change(change));
         for (index, vm) in (0..).zip(&cluster.vms) {
             if let Some(kept) = self.kept.get(&vm.id)
@@ -173,6 +174,18 @@ impl Log {
             run.schedule_change(at, sequence, change);
         }
         Ok(cluster.vms.iter().map(|vm| vm.id).zip(run.placements()).collect())
+    }
+
+    /// The group of each VM, by their order.
+    fn members(&self, vms: &[Vm]) -> Vec<Option<Member>> {
+        let mut numbers: BTreeMap<&str, u32> = BTreeMap::new();
+        let member = |vm: &Vm| {
+            let kept = self.kept.get(&vm.id).map(|kept| &kept.spread);
+            let spread: &Spread = kept.or_else(|| self.decided.get(&vm.id).map(|decided| &decided.request.spread))?.as_ref()?;
+            let next = u32::try_from(numbers.len()).unwrap_or(u32::MAX);
+            Some(Member { group: *numbers.entry(&spread.group).or_insert(next), limit: spread.limit() })
+        };
+        vms.iter().map(member).collect()
     }
 
     fn compare(&self, simulated: &BTreeMap<u64, Option<Started>>) -> Simulated {

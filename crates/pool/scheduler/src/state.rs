@@ -1,22 +1,23 @@
 //! The state of the cluster, and the decisions: pure, without files, clock or network.
 
 mod history;
+mod spread;
 mod topology;
 mod view;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use placement::{Fleet, NODES_MAX, Node, Placement, PoolSpace, Request};
+use placement::{Attempt, Fleet, NODES_MAX, Node, Placement, PoolSpace, Request};
 use units::{Bytes, Slices};
 
 pub(crate) use history::Running;
-pub(crate) use topology::{POOL_HOSTS_MAX, POOLS_MAX};
+pub(crate) use topology::{DOMAINS_MAX, POOL_HOSTS_MAX, POOLS_MAX};
 pub(crate) use view::missing;
 
-use crate::api::{Code, Refusal, VmRequest};
+use crate::api::{Code, Refusal, Spread, VmRequest};
 use crate::event::{Event, Host, Topology};
 
-/// Longest name of a VM, in bytes.
+/// Longest name of a VM or a group, in bytes.
 const NAME_MAX: usize = 128;
 
 /// An event does not fit the state: the log was made by another program, or was changed.
@@ -49,10 +50,14 @@ pub(crate) struct State {
     /// Hosts by their number in `fleet`; `None` for places of pools with fewer hosts than the largest has.
     names: Vec<Option<String>>,
     numbers: BTreeMap<String, u32>,
+    /// The fault domain of each server, by its number.
+    domains: Vec<u32>,
     fleet: Fleet,
     pools: Vec<Pool>,
     drained: BTreeSet<String>,
     vms: BTreeMap<String, Vm>,
+    /// Running VMs of each group.
+    groups: BTreeMap<String, BTreeSet<String>>,
     requests: u64,
     refused: u64,
 }
@@ -80,9 +85,18 @@ impl State {
 
     fn check(&self, request: &VmRequest) -> Result<(), Refusal> {
         let refused = |message: String| Err(Refusal { error: Code::BadRequest, message });
-        let VmRequest { vm, cores, memory_bytes, pool_bytes } = request;
-        if vm.is_empty() || vm.len() > NAME_MAX || vm.chars().any(char::is_control) {
+        let VmRequest { vm, cores, memory_bytes, pool_bytes, spread } = request;
+        let valid = |name: &str| !name.is_empty() && name.len() <= NAME_MAX && !name.chars().any(char::is_control);
+        if !valid(vm) {
             return refused(format!("the name of a VM has 1 to {NAME_MAX} bytes without control characters"));
+        }
+        if let Some(Spread { group, limit, .. }) = spread {
+            if !valid(group) {
+                return refused(format!("{vm}: the name of its group has not 1 to {NAME_MAX} bytes without control characters"));
+            }
+            if *limit == 0 {
+                return refused(format!("{vm}: the limit of its group is 0; at least the VM itself fails with its host"));
+            }
         }
         if *cores == 0 || u64::from(*cores) > self.topology.shape.cores() {
             return refused(format!("{vm}: {cores} cores; a host has {}", self.topology.shape.cores()));
@@ -102,12 +116,16 @@ impl State {
         self.vms.get(&request.vm).filter(|vm| vm.request == *request)
     }
 
-    /// Chooses a host: with the requested slices, else with all memory local, as the simulator does.
+    /// Chooses a host: with the requested slices, else with all memory local, and both within the limit of its group first, as the
+    /// simulator does.
     pub(crate) fn place(&self, id: u64, request: &VmRequest) -> Option<Host> {
-        let (wanted, spaces) = (self.slices(request), self.spaces());
-        let attempts = [Some(wanted), (wanted > Slices::ZERO).then_some(Slices::ZERO)];
-        attempts.into_iter().flatten().find_map(|slices| {
-            let placement = self.fleet.choose(&self.dimensions(id, request, slices), &spaces, &self.topology.strategy)?;
+        let spaces = self.spaces();
+        let group = self.group(request.spread.as_ref());
+        let attempts = group.attempts(self.slices(request), request.spread.as_ref().map(Spread::limit));
+        attempts.into_iter().find_map(|Attempt { slices, most }| {
+            let admits = |server| group.admits(self.domains(server, slices), most);
+            let dimensions = self.dimensions(id, request, slices);
+            let placement = self.fleet.choose_among(&dimensions, &spaces, &self.topology.strategy, &admits)?;
             Some(self.on(&placement, slices))
         })
     }
@@ -166,12 +184,16 @@ impl State {
         }
         self.use_pool(server, |used| used + on.slices);
         self.requests = self.requests.max(id);
+        if let Some(Spread { group, .. }) = &request.spread {
+            self.groups.entry(group.clone()).or_default().insert(vm.clone());
+        }
         self.vms.insert(vm.clone(), Vm { id, request: request.clone(), placement, slices: on.slices });
         Ok(())
     }
 
     fn end(&mut self, vm: &str) -> Result<(), Inconsistent> {
-        let Vm { placement, slices, .. } = self.vms.remove(vm).ok_or_else(|| Inconsistent(format!("{vm} does not run")))?;
+        let Vm { placement, slices, request, .. } = self.vms.remove(vm).ok_or_else(|| Inconsistent(format!("{vm} does not run")))?;
+        self.leave(vm, request.spread.as_ref());
         self.fleet.release(&placement);
         self.use_pool(placement.server, |used| used.saturating_sub(slices));
         Ok(())
@@ -216,5 +238,7 @@ impl State {
     }
 }
 
+#[cfg(test)]
+mod cost;
 #[cfg(test)]
 mod tests;

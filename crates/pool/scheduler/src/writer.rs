@@ -219,10 +219,10 @@ mod tests {
         log.set_writable(false);
         let hosts = PoolOfHosts { name: "p".to_owned(), slices: Slices(1), managed: false, hosts: vec!["a".to_owned()] };
         let shape = Shape { nodes: 1, node_cores: 4, node_mib: 4096 };
-        let topology = Topology { shape, slice_bytes: Bytes::gib(1), strategy: Strategy::BestFit, pools: vec![hosts] };
+        let topology = Topology { shape, slice_bytes: Bytes::gib(1), strategy: Strategy::BestFit, pools: vec![hosts], domains: Vec::new() };
         let (handle, thread) = start(log, State::new(topology).unwrap()).unwrap();
         let call = |command| handle.submit("op", command).unwrap().blocking_recv().unwrap();
-        let request = VmRequest { vm: "one".to_owned(), cores: 1, memory_bytes: Bytes::gib(1), pool_bytes: Bytes(0) };
+        let request = VmRequest { vm: "one".to_owned(), cores: 1, memory_bytes: Bytes::gib(1), pool_bytes: Bytes(0), spread: None };
         assert_eq!(call(Command::Place(request)).unwrap_err().error, Code::Log);
         let published = handle.published();
         assert_eq!((published.state.list().vms.len(), published.error.is_some()), (0, true));

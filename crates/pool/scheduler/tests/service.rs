@@ -32,7 +32,7 @@ fn start(settings: &Settings) -> (Scheduler, Client) {
 }
 
 fn request(vm: &str, cores: u32, gib: u64, pool: u64) -> VmRequest {
-    VmRequest { vm: vm.to_owned(), cores, memory_bytes: Bytes::gib(gib), pool_bytes: Bytes::gib(pool) }
+    VmRequest { vm: vm.to_owned(), cores, memory_bytes: Bytes::gib(gib), pool_bytes: Bytes::gib(pool), spread: None }
 }
 
 fn code<T: std::fmt::Debug>(answer: Result<T, Error>) -> Code {
@@ -85,9 +85,9 @@ fn a_restarted_scheduler_knows_every_vm_that_it_answered_for() {
     scheduler.stop();
     let checked = replay::check(&log).unwrap();
     assert_eq!((checked.decisions, checked.differ, checked.refused_recorded), (5, 0, 2));
-    let other = replay::what_if(&log, WhatIf { strategy: Some("worst_fit".parse().unwrap()), pool_size: None }).unwrap();
+    let other = replay::what_if(&log, WhatIf { strategy: Some("worst_fit".parse().unwrap()), pool_size: None, spread: None }).unwrap();
     assert_eq!((other.decisions, other.differ > 0), (5, true), "{other:?}");
-    let smaller = replay::what_if(&log, WhatIf { strategy: None, pool_size: Some(RatioPpm(250_000)) }).unwrap();
+    let smaller = replay::what_if(&log, WhatIf { strategy: None, pool_size: Some(RatioPpm(250_000)), spread: None }).unwrap();
     assert_eq!((smaller.local_recorded, smaller.local_replayed), (0, 1), "two slices are left for a VM that requested four: {smaller:?}");
 }
 
@@ -101,7 +101,7 @@ fn a_request_that_was_repeated_after_its_refusal_is_one_vm() {
     assert_eq!(code(client.place(&two)), Code::Full);
     assert_eq!(code(client.place(&two)), Code::Full);
     scheduler.stop();
-    let larger = replay::what_if(&settings.log, WhatIf { strategy: None, pool_size: Some(RatioPpm(3_000_000)) }).unwrap();
+    let larger = replay::what_if(&settings.log, WhatIf { strategy: None, pool_size: Some(RatioPpm(3_000_000)), spread: None }).unwrap();
     assert_eq!((larger.decisions, larger.refused_recorded, larger.refused_replayed, larger.differ), (3, 2, 0, 2), "{larger:?}");
 }
 

@@ -4,11 +4,13 @@ mod batches;
 mod capacity;
 mod events;
 mod exchange;
+mod groups;
 mod recorded;
 mod state;
 
 pub(crate) use capacity::proportional_slices;
 pub use capacity::{Baseline, Capacity, UniformCapacity};
+pub use groups::Member;
 pub use recorded::Started;
 pub use state::{Change, Run};
 

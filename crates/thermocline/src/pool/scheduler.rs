@@ -6,7 +6,8 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use ::manager::connection::Identity;
-use ::scheduler::api::{HostView, Placed, Status, VmRequest};
+use ::scheduler::Mode;
+use ::scheduler::api::{HostView, Placed, Spread, Status, VmRequest};
 use ::scheduler::client::Client;
 use ::scheduler::replay::{self, Replayed, WhatIf};
 use ::scheduler::service;
@@ -14,7 +15,7 @@ use ::scheduler::settings::Settings;
 use ::scheduler::simulated::{self, Simulated};
 use anyhow::{Context, Result};
 use clap::{Args, Subcommand};
-use placement::Strategy;
+use placement::{Limit, Strategy};
 use serde_json::json;
 use units::{Bytes, RatioPpm, Slices};
 
@@ -99,8 +100,21 @@ pub(crate) struct Place {
     /// The part that may come from a pool, rounded down to whole slices; see `thermocline pool predict`
     #[arg(long, value_name = "SIZE", value_parser = size, default_value = "0")]
     pool: Bytes,
+    /// The group of VMs with which it should not fail together, such as those of one service
+    #[arg(long, value_name = "NAME")]
+    group: Option<String>,
+    /// The most VMs of the group, itself included, that the failure of one fault domain or pool may take along with it
+    #[arg(long, value_name = "N", default_value_t = 1, requires = "group", value_parser = clap::value_parser!(u32).range(1..))]
+    limit: u32,
+    /// Refuse the VM if no host is within the limit. Otherwise it is placed where the fewest of its group fail together
+    #[arg(long, requires = "group")]
+    hard: bool,
     #[command(flatten)]
     reach: Reach,
+}
+
+fn mode(hard: bool) -> Mode {
+    if hard { Mode::Hard } else { Mode::Soft }
 }
 
 #[derive(Debug, Args)]
@@ -132,9 +146,15 @@ pub(crate) struct Replay {
     /// Decide with pools of so many times their slices instead, such as 50% or 200%
     #[arg(long, value_name = "RATIO", value_parser = ratio)]
     pool_size: Option<RatioPpm>,
+    /// Decide with this limit for each VM that has a group instead
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    limit: Option<u32>,
+    /// Refuse a VM for which no host is within that limit
+    #[arg(long, requires = "limit")]
+    hard: bool,
     /// Let the simulator decide, from the VM trace that the log is imported as: if its decisions are those of the log, `pool simulate`
     /// answers for this cluster
-    #[arg(long, conflicts_with_all = ["strategy", "pool_size"])]
+    #[arg(long, conflicts_with_all = ["strategy", "pool_size", "limit"])]
     simulate: bool,
 }
 
@@ -142,8 +162,9 @@ pub(crate) struct Replay {
 pub(crate) fn scheduler(format: Format, arguments: &Scheduler) -> Result<ExitCode> {
     match &arguments.command {
         None => serve(&arguments.serve)?,
-        Some(SchedulerCommand::Place(Place { vm, cores, memory, pool, reach })) => {
-            let request = VmRequest { vm: vm.clone(), cores: *cores, memory_bytes: *memory, pool_bytes: *pool };
+        Some(SchedulerCommand::Place(Place { vm, cores, memory, pool, group, limit, hard, reach })) => {
+            let spread = group.clone().map(|group| Spread { group, limit: *limit, mode: mode(*hard) });
+            let request = VmRequest { vm: vm.clone(), cores: *cores, memory_bytes: *memory, pool_bytes: *pool, spread };
             let placed = reach.client()?.place(&request)?;
             print(format, &placed, || placed_line(&placed))?;
         }
@@ -207,31 +228,35 @@ fn drain(format: Format, HostName { host, reach }: &HostName, drained: bool) -> 
 }
 
 fn status_text(status: &Status) -> String {
-    let Status { strategy, vms, refused, pools, hosts, log_error } = status;
+    let Status { strategy, vms, refused, groups, over_limit, pools, hosts, log_error } = status;
     let mut text = String::new();
     if let Some(error) = log_error {
         let _ = writeln!(text, "nothing is placed: {error}");
     }
     let _ = writeln!(text, "{vms} VMs on {} hosts by {strategy}; {refused} requests were refused\n", hosts.len());
+    if *groups > 0 {
+        let _ = writeln!(text, "{groups} groups; {over_limit} VMs have more of their group in a fault domain than their limit says\n");
+    }
     let mut table = Table::new(&["<pool", "slices", "used", "a VM can get", "<manager"]);
     for pool in pools {
         table.row(&[&pool.pool, &pool.slices, &pool.used, &pool.grantable, &if pool.answers { "answers" } else { "does not answer" }]);
     }
     let _ = writeln!(text, "{table}");
-    let mut table = Table::new(&["<host", "<pool", "VMs", "free cores", "free memory", "<"]);
-    for HostView { host, pool, drained, vms, free_cores, free_bytes } in hosts {
-        table.row(&[host, pool, vms, free_cores, free_bytes, &if *drained { "drained" } else { "" }]);
+    let mut table = Table::new(&["<host", "<pool", "<domain", "VMs", "free cores", "free memory", "<"]);
+    for HostView { host, pool, domain, drained, vms, free_cores, free_bytes } in hosts {
+        table.row(&[host, pool, domain, vms, free_cores, free_bytes, &if *drained { "drained" } else { "" }]);
     }
     text + &table.to_string()
 }
 
-fn replay(format: Format, Replay { log, strategy, pool_size, simulate }: &Replay) -> Result<ExitCode> {
+fn replay(format: Format, Replay { log, strategy, pool_size, limit, hard, simulate }: &Replay) -> Result<ExitCode> {
     if *simulate {
         let simulated = simulated::check(log)?;
         print(format, &simulated, || simulated_text(&simulated))?;
         return Ok(if simulated.decisions.differ == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE });
     }
-    let what_if = WhatIf { strategy: *strategy, pool_size: *pool_size };
+    let spread = limit.map(|most| Limit { most, mode: mode(*hard) });
+    let what_if = WhatIf { strategy: *strategy, pool_size: *pool_size, spread };
     let as_recorded = what_if == WhatIf::default();
     let replayed = if as_recorded { replay::check(log)? } else { replay::what_if(log, what_if)? };
     print(format, &replayed, || replay_text(&replayed, if as_recorded { "again" } else { "what if" }))?;
@@ -252,7 +277,11 @@ fn replay_text(replayed: &Replayed, name: &str) -> String {
     let mut table = Table::new(&["<", "in the log", name]);
     table.row(&[&"refused", &replayed.refused_recorded, &replayed.refused_replayed]);
     table.row(&[&"all local, too few slices", &replayed.local_recorded, &replayed.local_replayed]);
+    table.row(&[&"slices at the start", &replayed.slices_recorded, &replayed.slices_replayed]);
     let _ = writeln!(text, "{table}");
+    if let Some(over) = replayed.over_limit_replayed.filter(|over| *over > 0) {
+        let _ = writeln!(text, "{over} VMs start with more of their group in a fault domain than their limit says\n");
+    }
     for of in differences {
         let host = |on: &Option<::scheduler::Host>| match on {
             Some(on) if on.slices > Slices::ZERO => format!("{} with {} slices", on.host, on.slices),

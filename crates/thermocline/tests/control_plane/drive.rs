@@ -123,7 +123,8 @@ fn answered<T>(mut request: impl FnMut() -> Result<T, Error>) -> (Result<T, Code
 impl Drive<'_> {
     fn arrive(&mut self, at: usize) {
         let Planned { vm, wanted, server, slices } = &self.plan[at];
-        let request = VmRequest { vm: name(at), cores: vm.cores, memory_bytes: vm.memory_bytes, pool_bytes: wanted.bytes(SLICE) };
+        let request =
+            VmRequest { vm: name(at), cores: vm.cores, memory_bytes: vm.memory_bytes, pool_bytes: wanted.bytes(SLICE), spread: None };
         let (answer, _) = answered(|| self.client.place(&request));
         let now = answer.as_ref().ok().map(|placed| (placed.host.clone(), placed.pool_slices));
         let expected = server.map(|server| (host(server), *slices));

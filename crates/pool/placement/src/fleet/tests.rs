@@ -165,12 +165,14 @@ proptest! {
     /// The shortcuts of the search never skip the best server.
     #[test]
     fn the_first_server_of_lowest_cost_is_chosen(
-        requests in proptest::collection::vec(any_request(), 1..40), policy in any_policy(), empty in 1_u32..200,
+        requests in proptest::collection::vec(any_request(), 1..40), policy in any_policy(), empty in 1_u32..200, admitted in 1_u32..4,
     ) {
         let mut fleet = Fleet::new(SHAPE, 6 + empty, 100).unwrap();
         let pools = spaces(&[4, 2, 16]);
         for (request, _) in requests {
-            let candidates = (0..fleet.servers()).filter_map(|server| {
+            // For some VMs all servers are admitted, for the others all but every first to third one.
+            let admits = |server: u32| u64::from(server % admitted) != request.id % u64::from(admitted + 1);
+            let candidates = (0..fleet.servers()).filter(|&server| admits(server)).filter_map(|server| {
                 let (free, space) = (fleet.free(server), pools[fleet.pool_of(server).0 as usize]);
                 let placement = fleet.fit_on(server, &request).filter(|_| space.grantable >= request.pool_slices)?;
                 let spans = fleet.servers[server as usize].one_node(&request).is_none();
@@ -178,7 +180,7 @@ proptest! {
                 Some(((spans, cost, server), placement))
             });
             let want = candidates.min_by_key(|(order, _)| *order).map(|(_, placement)| placement);
-            let chosen = fleet.choose(&request, &pools, &policy);
+            let chosen = fleet.choose_among(&request, &pools, &policy, &admits);
             prop_assert_eq!(chosen, want);
             if let Some(placement) = chosen {
                 fleet.reserve(&placement);

@@ -1,10 +1,11 @@
 use fastrand::Rng;
-use placement::{Shape, Strategy};
+use placement::{Limit, Mode, Shape, Strategy};
 use units::Bytes;
 
 use super::*;
-use crate::event::{PoolOfHosts, Topology};
+use crate::event::{Domain, PoolOfHosts, Topology};
 use crate::log_file::LogFile;
+use crate::replay::{self, WhatIf};
 
 /// Three pools, of which the second has fewer hosts, and the third has a manager if `managed`.
 fn topology(strategy: Strategy, managed: bool) -> Topology {
@@ -19,7 +20,13 @@ fn topology(strategy: Strategy, managed: bool) -> Topology {
         slice_bytes: SLICE,
         strategy,
         pools: vec![pool("a", 20, 4), pool("b", 12, 3), pool("c", 20, 4)],
+        // Hosts of two pools, and one host; the others fail alone.
+        domains: vec![domain("rack", &["a-0", "a-1", "b-2"]), domain("small", &["c-3"])],
     }
+}
+
+fn domain(name: &str, hosts: &[&str]) -> Domain {
+    Domain { name: name.to_owned(), hosts: hosts.iter().map(|&host| host.to_owned()).collect() }
 }
 
 /// A scheduler without its network: the real state and the real log.
@@ -29,6 +36,8 @@ struct Driver {
     state: State,
     running: Vec<String>,
     requests: u64,
+    /// Whether half of the VMs have a group.
+    groups: bool,
 }
 
 impl Driver {
@@ -36,7 +45,7 @@ impl Driver {
         let (mut log, _) = LogFile::open(path, limit).unwrap();
         log.append(std::iter::once(("test", &Event::Topology(topology.clone())))).unwrap();
         let state = State::new(topology.clone()).unwrap();
-        Self { random: Rng::with_seed(5), log, state, running: Vec::new(), requests: 0 }
+        Self { random: Rng::with_seed(5), log, state, running: Vec::new(), requests: 0, groups: true }
     }
 
     /// Chooses an event: mostly arrivals and departures, more arrivals than the hosts hold.
@@ -57,7 +66,12 @@ impl Driver {
                 let memory_bytes = Bytes(u64::from(cores) * self.random.u64(2..13) * SLICE.0 / 2);
                 let pool_bytes = Bytes(memory_bytes.0 / 100 * self.random.u64(0..60));
                 self.requests += 1;
-                let request = VmRequest { vm: format!("vm-{}", self.requests), cores, memory_bytes, pool_bytes };
+                let spread = (self.groups && self.random.bool()).then(|| Spread {
+                    group: format!("group-{}", self.random.u32(0..4)),
+                    limit: self.random.u32(1..4),
+                    mode: if self.random.u32(0..3) == 0 { Mode::Hard } else { Mode::Soft },
+                });
+                let request = VmRequest { vm: format!("vm-{}", self.requests), cores, memory_bytes, pool_bytes, spread };
                 let event = self.state.decide(&request).unwrap();
                 if matches!(event, Event::Decided { on: Some(_), .. }) {
                     self.running.push(request.vm);
@@ -168,4 +182,31 @@ fn a_log_that_cannot_be_simulated_says_why() {
     let mut driver = Driver::new(&path, Bytes::gib(1), &small);
     driver.events(20);
     assert!(why(&path).contains("its slices have 256.0 MiB"), "{}", why(&path));
+}
+
+#[test]
+fn groups_decide_other_hosts_and_the_simulator_knows_them() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("scheduler.log");
+    let mut driver = Driver::new(&path, Bytes(1 << 17), &topology(Strategy::PoolBalance, true));
+    for _ in 0..12 {
+        driver.events(100);
+    }
+    assert!(identical(&path).kept > 5, "VMs of groups ran before");
+    let with = replay::check(&path).unwrap();
+    assert!(with.differ == 0 && with.over_limit_replayed.is_some_and(|over| over > 0), "{with:?}");
+    // What they cost, and what they change.
+    let ample = replay::what_if(&path, WhatIf { spread: Some(Limit { most: u32::MAX, mode: Mode::Soft }), ..WhatIf::default() }).unwrap();
+    let one = replay::what_if(&path, WhatIf { spread: Some(Limit { most: 1, mode: Mode::Hard }), ..WhatIf::default() }).unwrap();
+    assert_eq!((ample.over_limit_replayed, one.over_limit_replayed), (Some(0), Some(0)));
+    assert!(ample.differ > 50 && one.refused_replayed > ample.refused_replayed && one.slices_replayed < ample.slices_replayed);
+    // Without the groups the simulator decides otherwise.
+    let text = std::fs::read_to_string(&path).unwrap();
+    assert!(text.contains("\"spread\":{\"group\":\"group-0\",\"limit\":1,\"mode\":\"hard\"}") && text.contains("\"domains\":["));
+    let log = Log::read(&path).unwrap().unwrap();
+    let mut without = Log::read(&path).unwrap().unwrap();
+    without.kept.values_mut().for_each(|kept| kept.spread = None);
+    without.decided.values_mut().for_each(|decided| decided.request.spread = None);
+    let simulate = |with: &Log| with.simulate(log.vms(imported(&path).unwrap()).unwrap(), MemoryPolicy::Requested).unwrap();
+    assert!(log.compare(&simulate(&without)).decisions.differ > 50);
 }

@@ -5,20 +5,22 @@ use simulator::run::Change;
 use units::Slices;
 
 use super::{Inconsistent, State, Vm};
+use crate::api::Spread;
 use crate::event::{Event, Host};
 
 /// A VM that runs, as the simulator needs it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Running {
     /// Number of its request.
     pub(crate) id: u64,
     pub(crate) placement: Placement,
     pub(crate) slices: Slices,
+    pub(crate) spread: Option<Spread>,
 }
 
 impl Running {
     fn of(vm: &Vm) -> Self {
-        Self { id: vm.id, placement: vm.placement, slices: vm.slices }
+        Self { id: vm.id, placement: vm.placement, slices: vm.slices, spread: vm.request.spread.clone() }
     }
 }
 

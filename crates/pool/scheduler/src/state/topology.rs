@@ -6,12 +6,14 @@ use placement::Fleet;
 use units::Slices;
 
 use super::{Inconsistent, Pool, State, Vm};
-use crate::event::{Event, Topology};
+use crate::event::{Domain, Event, Topology};
 
 /// The most hosts of a pool, as of its manager.
 pub(crate) const POOL_HOSTS_MAX: usize = 1024;
 /// The most pools; each has a thread that reads its manager.
 pub(crate) const POOLS_MAX: usize = 256;
+/// The most fault domains: each has hosts.
+pub(crate) const DOMAINS_MAX: usize = POOLS_MAX * POOL_HOSTS_MAX;
 /// The most cores of a NUMA node: servers are grouped by their free cores.
 pub(crate) const NODE_CORES_MAX: u32 = 1024;
 
@@ -48,9 +50,10 @@ impl State {
                 None => fleet.set_up(number, false),
             }
         }
+        let domains = domains(&topology.domains, &numbers, servers)?;
         let pools = vec![Pool { used: Slices::ZERO, grantable: None }; topology.pools.len()];
-        let (drained, vms) = (BTreeSet::new(), BTreeMap::new());
-        Ok(Self { topology, names, numbers, fleet, pools, drained, vms, requests: 0, refused: 0 })
+        let (drained, vms, groups) = (BTreeSet::new(), BTreeMap::new(), BTreeMap::new());
+        Ok(Self { topology, names, numbers, domains, fleet, pools, drained, vms, groups, requests: 0, refused: 0 })
     }
 
     /// Continues with other hosts, pools or another policy. Every VM stays on its host.
@@ -87,4 +90,23 @@ impl State {
         let kept = |vm: &Vm| Event::Kept { id: vm.id, request: vm.request.clone(), on: self.on(&vm.placement, vm.slices) };
         self.vms.values().map(kept).collect()
     }
+}
+
+/// The fault domain of each server: the number of a configured one, and behind those one for each host that is in none.
+fn domains(configured: &[Domain], numbers: &BTreeMap<String, u32>, servers: u32) -> Result<Vec<u32>, Inconsistent> {
+    let count = u32::try_from(configured.len()).ok().filter(|_| configured.len() <= DOMAINS_MAX);
+    let count = count.ok_or_else(|| Inconsistent(format!("{} fault domains; at most {DOMAINS_MAX} are supported", configured.len())))?;
+    let mut domains: Vec<u32> = (0..servers).map(|server| count.saturating_add(server)).collect();
+    for (number, Domain { name, hosts }) in (0..).zip(configured) {
+        for host in hosts {
+            let server =
+                numbers.get(host).ok_or_else(|| Inconsistent(format!("the domain {name} has the host {host}, which is in no pool")))?;
+            let domain = &mut domains[*server as usize];
+            if *domain < count {
+                return Err(Inconsistent(format!("{host} is in two domains")));
+            }
+            *domain = number;
+        }
+    }
+    Ok(domains)
 }

@@ -1,13 +1,14 @@
 //! The events of a run and their effects on VMs and servers.
 
 use fastrand::Rng;
-use placement::{Fleet, Placement, Request};
+use placement::{Attempt, Fleet, Placement, Request};
 use pool::{Command, Ns, Pool, SLICE, Slices, VmId};
 use vmtrace::Vm;
 
 use super::batches::Batches;
 use super::capacity::{Baseline, Capacity};
 use super::exchange;
+use super::groups::Groups;
 use super::state::{End, Event, Run, RunningVm, SECOND};
 use crate::faults::{self, Component, Components, FaultEvent};
 use crate::memory::mib;
@@ -49,6 +50,7 @@ impl<'a> Run<'a> {
             ticks: vec![false; pools.len()],
             running: vec![None; cluster.vms.len()],
             batches: Batches::default(),
+            groups: Groups::default(),
             used_mib: vec![0; cluster.servers as usize],
             now: Ns(0),
             tally: Tally {
@@ -185,22 +187,26 @@ impl<'a> Run<'a> {
     /// A VM runs from now on.
     pub(super) fn start(&mut self, index: u32, placement: Placement, slices: Slices) {
         self.running[index as usize] = Some(RunningVm { placement, slices, since: self.now });
+        self.groups.start(index);
         self.use_local(placement.server, placement.nodes.iter().map(|node| u64::from(node.mib)).sum());
         self.schedule_departure(index);
     }
 
     /// Places a VM and takes its memory: on its server of the baseline, else on any server, else on any with all memory
-    /// local.
+    /// local; within the limit of its group first.
     fn place(&mut self, index: u32, vm: &Vm, requested: Slices) -> Option<(Placement, Slices)> {
         let own = self.servers.filter(|_| !self.scheduled).and_then(|servers| servers.get(index as usize).copied().flatten());
-        for slices in [Some(requested), (requested > Slices::ZERO).then_some(Slices::ZERO)].into_iter().flatten() {
+        let group = self.group(index);
+        for Attempt { slices, most } in group.attempts(requested, self.groups.limit(index)) {
+            let admits = |server| group.admits(self.domains(server, slices), most);
             let pooled_mib = u32::try_from(slices.bytes(SLICE).0 >> 20).unwrap_or(u32::MAX);
             let request = Request { id: vm.id, cores: vm.cores, local_mib: mib(vm).saturating_sub(pooled_mib), pool_slices: slices };
             let on_own = own.filter(|&server| slices == Slices::ZERO || self.spaces[server as usize].grantable >= slices);
+            let on_own = on_own.filter(|&server| admits(server));
             let on_own = on_own.and_then(|server| self.fleet.fit_on(server, &request));
             let placement = match on_own {
                 Some(placement) => placement,
-                None => match self.fleet.choose(&request, &self.spaces, &self.site.strategy) {
+                None => match self.fleet.choose_among(&request, &self.spaces, &self.site.strategy, &admits) {
                     Some(placement) => placement,
                     None => continue,
                 },
@@ -235,6 +241,7 @@ impl<'a> Run<'a> {
     pub(super) fn end(&mut self, vm: u32, why: End) {
         let Some(state) = self.running.get_mut(vm as usize).and_then(Option::take) else { return };
         self.account(vm as usize, &state);
+        self.groups.end(vm);
         self.fleet.release(&state.placement);
         let server = state.placement.server;
         self.used_mib[server as usize] -= state.placement.nodes.iter().map(|node| u64::from(node.mib)).sum::<u64>();

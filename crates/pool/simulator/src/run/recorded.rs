@@ -1,9 +1,10 @@
-//! What a scheduler recorded, in a run: the VMs that ran before, drained hosts, and what managers could assign.
+//! What a scheduler recorded, in a run: the VMs that ran before, drained hosts, what managers could assign, and groups of VMs.
 
-use placement::Placement;
+use placement::{Domains, Group, Placement};
 use pool::{Ns, Slices};
 
 use super::events::seconds;
+use super::groups::{Groups, Member};
 use super::state::{Change, Event, Run};
 
 /// A VM at its start.
@@ -43,6 +44,28 @@ impl Run<'_> {
                 }
             }
         }
+    }
+
+    /// Gives VMs groups, by their index in the cluster, and servers fault domains, by their number. Before the first VM starts.
+    pub fn set_groups(&mut self, domains: Vec<u32>, of_vm: Vec<Option<Member>>) {
+        self.groups = Groups::new(domains, of_vm);
+    }
+
+    /// The running VMs of a VM's group, by fault domain.
+    pub(super) fn group(&self, vm: u32) -> Group {
+        let mut group = Group::default();
+        for (other, limit) in self.groups.running_with(vm) {
+            if let Some(state) = self.running[other as usize] {
+                group.add(self.domains(state.placement.server, state.slices), limit);
+            }
+        }
+        group
+    }
+
+    /// The fault domains of a VM with so many slices on a server. A sparse pod counts as one pool, although its devices fail one by one.
+    pub(super) fn domains(&self, server: u32, slices: Slices) -> Domains {
+        let pool = server / self.setup.pool_servers(&self.site.shape);
+        Domains { server: self.groups.domain(server), pool: (slices > Slices::ZERO).then_some(pool) }
     }
 
     /// Schedules a change for a second of the trace, with its number among the recorded events.

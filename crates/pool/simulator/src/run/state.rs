@@ -5,6 +5,7 @@ use placement::{Fleet, Placement, PoolSpace};
 use pool::{Command, Ns, Pool, Slices};
 
 use super::batches::{BatchDone, Batches};
+use super::groups::Groups;
 use crate::faults::FaultEvent;
 use crate::queue::Queue;
 use crate::site::{Cluster, Setup, Site};
@@ -94,6 +95,8 @@ pub struct Run<'a> {
     pub(crate) deferred: Vec<Vec<Command>>,
     /// Whether a tick of each ledger is scheduled.
     pub(crate) ticks: Vec<bool>,
+    /// VMs that should not fail together.
+    pub(crate) groups: Groups,
     /// Local memory in use on each server, in MiB.
     pub(crate) used_mib: Vec<u64>,
     pub(crate) now: Ns,
