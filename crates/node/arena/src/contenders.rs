@@ -10,6 +10,7 @@ use crate::laws::damon::DamonReclaim;
 use crate::laws::high::MemoryHigh;
 use crate::laws::idle::IdleThreshold;
 use crate::laws::katalyst::KatalystPsi;
+use crate::laws::marginal::Marginal;
 use crate::laws::mglru_script::MglruScript;
 use crate::laws::senpai::Senpai;
 use crate::laws::thermocline::Thermocline;
@@ -39,6 +40,8 @@ pub enum Contender {
     Ours(Ours),
     /// A candidate: one of our policies, with a second threshold behind zswap.
     TwiceCold(Ours),
+    /// A candidate: both tiers, by what each saves for a microsecond lost.
+    Marginal(Ours),
 }
 
 /// One of our policies at one intensity.
@@ -105,7 +108,9 @@ impl Contender {
         for (policy, sampled) in [(Policy::ColdAge, false), (Policy::Auto, false), (Policy::Auto, true), (Policy::Pressure, false)] {
             all.extend(Ours::intensities(policy, sampled).into_iter().map(Self::Ours));
         }
-        all.extend(Ours::intensities(Policy::Auto, false).into_iter().map(Self::TwiceCold));
+        for candidate in [Self::TwiceCold, Self::Marginal] {
+            all.extend(Ours::intensities(Policy::Auto, false).into_iter().map(candidate));
+        }
         all
     }
 
@@ -124,6 +129,7 @@ impl Contender {
             Self::Ours(Ours { policy: Policy::Auto, sampled: true, .. }) => "Thermocline auto, sampled",
             Self::Ours(Ours { policy: Policy::Pressure, .. }) => "Thermocline pressure",
             Self::TwiceCold(_) => "candidate: auto, twice cold",
+            Self::Marginal(_) => "candidate: auto, two tiers",
         }
     }
 
@@ -136,7 +142,7 @@ impl Contender {
     /// Whether it belongs to a product other than ours: a candidate belongs to none.
     #[must_use]
     pub fn is_peer(&self) -> bool {
-        !matches!(self, Self::Ours(_) | Self::TwiceCold(_))
+        !matches!(self, Self::Ours(_) | Self::TwiceCold(_) | Self::Marginal(_))
     }
 
     /// A new law on a trace. Its times are divided by the trace's compression, as ours are.
@@ -156,6 +162,10 @@ impl Contender {
                 let first = ours.law(ours.constants(trace), trace, seed);
                 Box::new(TwiceCold::new(first, seconds(TWICE_COLD_S), seconds(120)))
             }
+            Self::Marginal(ours) => {
+                let constants = ours.constants(trace);
+                Box::new(Marginal::new(ours.law(constants, trace, seed), constants, trace.interval_ms))
+            }
         }
     }
 }
@@ -167,10 +177,10 @@ impl fmt::Display for Contender {
             Self::MglruScript(age_s) | Self::DamonReclaim(age_s) | Self::IdleThreshold(age_s) => write!(f, "{} min", age_s / 60),
             Self::Senpai(share) | Self::KatalystPsi(share) => write!(f, "{} %", share * 100.0),
             Self::MemoryHigh(percent) => write!(f, "{percent} %"),
-            Self::Ours(Ours { stall_target: Some(target), .. }) | Self::TwiceCold(Ours { stall_target: Some(target), .. }) => {
-                write!(f, "{} %", f64::from(target.0) / 1e4)
-            }
-            Self::Ours(Ours { class, .. }) | Self::TwiceCold(Ours { class, .. }) => write!(f, "{}", class.as_str()),
+            Self::Ours(ours) | Self::TwiceCold(ours) | Self::Marginal(ours) => match ours.stall_target {
+                Some(target) => write!(f, "{} %", f64::from(target.0) / 1e4),
+                None => write!(f, "{}", ours.class.as_str()),
+            },
         }
     }
 }

@@ -6,6 +6,7 @@ use arena::laws::damon::DamonReclaim;
 use arena::laws::high::MemoryHigh;
 use arena::laws::idle::IdleThreshold;
 use arena::laws::katalyst::KatalystPsi;
+use arena::laws::marginal::Marginal;
 use arena::laws::mglru_script::MglruScript;
 use arena::laws::senpai::Senpai;
 use arena::laws::thermocline::Thermocline;
@@ -168,4 +169,64 @@ fn what_is_twice_cold_leaves_the_pool_for_the_device() {
         kernel.next_interval();
     }
     assert_eq!(kernel.saved(), Bytes(8_000 * 4_096));
+}
+
+/// Two tiers at a stall target, on a trace.
+fn two_tiers(trace: &Trace, target: RatioPpm) -> Marginal {
+    let constants = Constants::of(Class::Standard, trace).with_stall_target(target);
+    Marginal::new(Thermocline::new(Policy::Auto, constants, 1_000, 1, 1), constants, 1_000)
+}
+
+#[test]
+fn what_does_not_return_is_compressed_first_and_on_the_device_once_it_is_old() {
+    let trace = program(4_000, 8_000, Kind::Anon, THIRD, 120);
+    let mut law = two_tiers(&trace, RatioPpm(50_000));
+    let mut kernel = Kernel::new(&trace, Costs::default());
+    let mut on_device = Vec::new();
+    for at in 0..120 {
+        kernel.access();
+        law.step(&View::new(&kernel)).iter().for_each(|request| kernel.carry_out(request));
+        let view = View::new(&kernel);
+        assert!((0..4_000).all(|group| view.place(group) == Place::Resident), "{at}");
+        let (far, device) = (4_000..12_000)
+            .map(|group| view.place(group))
+            .fold((0, 0), |(far, device), place| (far + u32::from(place.is_far()), device + u32::from(place == Place::Device)));
+        assert_eq!(far, if at < 9 { 0 } else { 8_000 }, "{at}: after the warm-up");
+        on_device.push(device);
+        kernel.next_interval();
+    }
+    // Idle for t scans, 8,000 pages count as 4,000 / t returns of 380 us more each, and 100 ms are permitted: t is 15.2 scans.
+    assert!(on_device[15] < 4_000 && on_device[25] < 8_000 && on_device[45..].iter().all(|&device| device == 8_000), "{on_device:?}");
+    assert!(on_device.windows(2).all(|pair| pair[0] <= pair[1]), "none comes back");
+    assert_eq!(kernel.saved(), Bytes(8_000 * 4_096));
+}
+
+#[test]
+fn two_tiers_separate_periods_by_the_history_of_each_page() {
+    // Used every 6 s and every 40 s. A threshold that takes the second after 2 s takes the first as well.
+    let mut trace = program(0, 4_000, Kind::Anon, THIRD, 1_200);
+    for (at, interval) in trace.intervals.iter_mut().enumerate() {
+        let often = if at % 6 == 0 { 0..2_000 } else { 0..0 };
+        let rarely = if at % 40 == 0 { 2_000..4_000 } else { 0..0 };
+        interval.accessed = often.chain(rarely).collect();
+    }
+    let mut law = two_tiers(&trace, RatioPpm(10_000));
+    let mut kernel = Kernel::new(&trace, Costs::default());
+    let (mut far, mut lost_us) = ([0, 0], 0);
+    for at in 0..1_200 {
+        let before = kernel.counters().lost_us;
+        kernel.access();
+        law.step(&View::new(&kernel)).iter().for_each(|request| kernel.carry_out(request));
+        if at >= 400 {
+            lost_us += kernel.counters().lost_us - before;
+            let view = View::new(&kernel);
+            (0..4_000).filter(|&group| view.place(group).is_far()).for_each(|group| far[group as usize / 2_000] += 1);
+        }
+        kernel.next_interval();
+    }
+    // The second costs 240 ms in 40 s, 0.6 % of the time; the first 4 %.
+    let [often, rarely] = far.map(|far| far / 800);
+    assert!(rarely > 1_700 && often < 300, "{often} of 2,000 used often, {rarely} of 2,000 used rarely");
+    let owed_us = 64 * 20_000;
+    assert!(lost_us <= 8_000_000 + owed_us, "{lost_us} us of 800 s: the target is 1 %");
 }

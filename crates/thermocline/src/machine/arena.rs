@@ -240,7 +240,10 @@ mod tests {
     fn laws_are_chosen_by_a_part_of_their_names() {
         let mut names: Vec<&str> = contenders(&["SCRIPT".to_owned(), "auto".to_owned()]).unwrap().iter().map(Contender::name).collect();
         names.dedup();
-        assert_eq!(names, ["MGLRU script", "Thermocline auto", "Thermocline auto, sampled", "candidate: auto, twice cold"]);
+        assert_eq!(
+            names,
+            ["MGLRU script", "Thermocline auto", "Thermocline auto, sampled", "candidate: auto, twice cold", "candidate: auto, two tiers"]
+        );
     }
 
     #[test]

@@ -40,6 +40,14 @@ pub struct Ages {
     returned: Groups,
 }
 
+/// A hash of a group's number, which a step of SplitMix64 mixes.
+pub(super) fn mixed(group: u32, seed: u64) -> u64 {
+    let mut mixed = (u64::from(group) ^ seed.rotate_left(32)).wrapping_add(0x9e37_79b9_7f4a_7c15);
+    mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    mixed ^ (mixed >> 31)
+}
+
 /// Groups by age, while they are gone through one by one.
 #[derive(Clone, Debug)]
 struct Groups([u64; 256]);
@@ -79,15 +87,37 @@ impl Ages {
         self.one_in == 1
     }
 
-    /// Whether a group is tracked: a hash of its number, which a step of SplitMix64 mixes.
+    /// Whether a group is tracked.
     fn tracks(&self, group: u32) -> bool {
         if self.is_exact() {
             return true;
         }
-        let mut mixed = (u64::from(group) ^ self.seed.rotate_left(32)).wrapping_add(0x9e37_79b9_7f4a_7c15);
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (mixed ^ (mixed >> 31)).is_multiple_of(u64::from(self.one_in))
+        mixed(group, self.seed).is_multiple_of(u64::from(self.one_in))
+    }
+
+    /// The age of a group that exists.
+    #[must_use]
+    pub fn age_of(&self, view: &View<'_>, group: u32) -> Option<Age> {
+        Some(self.age(view.interval(), view.last_access(group)?))
+    }
+
+    /// The age that a group had at an access in this interval, if the one before was in interval `before`. The scan that is in
+    /// progress has not counted the group yet.
+    #[must_use]
+    pub fn age_before(&self, view: &View<'_>, before: u32) -> Age {
+        self.age(view.interval().saturating_sub(1), before)
+    }
+
+    /// Whether this interval and an earlier one are of the same scan.
+    #[must_use]
+    pub fn is_same_scan(&self, view: &View<'_>, before: u32) -> bool {
+        before / self.scan_intervals == view.interval() / self.scan_intervals
+    }
+
+    /// Whether a scan ends with this interval.
+    #[must_use]
+    pub fn is_scan(&self, view: &View<'_>) -> bool {
+        (view.interval() + 1).is_multiple_of(self.scan_intervals)
     }
 
     /// The age at the end of interval `now` of a page that was last accessed in interval `last`.
@@ -100,15 +130,14 @@ impl Ages {
     pub fn observe(&mut self, view: &View<'_>) -> Option<Scan> {
         for touch in view.touches().iter().filter(|touch| view.kind(touch.group) == Kind::Anon) {
             let Some(before) = touch.before else { continue };
-            // The scan that is in progress has not counted the page yet.
-            let age = self.age(view.interval().saturating_sub(1), before);
+            let age = self.age_before(view, before);
             if touch.from.is_far() {
                 self.returned.add(age);
             } else if self.tracks(touch.group) {
                 self.accesses.add(age);
             }
         }
-        (view.interval() + 1).is_multiple_of(self.scan_intervals).then(|| self.scan(view))
+        self.is_scan(view).then(|| self.scan(view))
     }
 
     fn scan(&mut self, view: &View<'_>) -> Scan {

@@ -5,6 +5,7 @@ pub mod damon;
 pub mod high;
 pub mod idle;
 pub mod katalyst;
+pub mod marginal;
 pub mod mglru_script;
 pub mod pace;
 pub mod senpai;

@@ -1,7 +1,7 @@
 //! A candidate, which no product is: policy `auto`, and what stays cold in zswap goes on to the device.
 //!
-//! On Linux a lower `memory.zswap.max` writes back the oldest entries first; how many are old is known to the agent, which has the
-//! ages of far memory. Pages that were not accessed for the second threshold leave zswap's pool. They return at the device's latency.
+//! Which entries are old is known to the agent, which has the ages of far memory. Pages that were not accessed for the second threshold
+//! leave zswap's pool by [`Request::WriteBack`]. They return at the device's latency.
 
 use super::pace::Pace;
 use super::thermocline::Thermocline;
