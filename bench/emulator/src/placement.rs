@@ -16,6 +16,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
+use policy::slowdown::bounds::Bounds;
 use policy::slowdown::{self, Input, Params, Rank, Runs, rate};
 use serde::Serialize;
 use units::{Bytes, RatioPpm};
@@ -71,7 +72,7 @@ pub(crate) struct Placement {
 impl Placement {
     /// Creates the placement for a tolerable slowdown and a latency in nanoseconds.
     pub(crate) fn new(slowdown: RatioPpm, latency_ns: u64) -> Self {
-        let params = Params { slowdown, latency_ns, sample: RatioPpm::ONE };
+        let params = Params { slowdown, latency_ns, sample: RatioPpm::ONE, bounds: Bounds::default() };
         Self { params, blocks: BTreeMap::new(), decisions: VecDeque::new() }
     }
 
@@ -145,6 +146,8 @@ impl Placement {
             trackable: u32::MAX,
             step_max: everything,
             veto: None,
+            memory: everything,
+            share: None,
         };
         let step = slowdown::step(&self.params, &input);
         slow.sort_unstable_by_key(|&(rank, block, _)| Reverse((rank, block)));

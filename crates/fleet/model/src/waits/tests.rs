@@ -18,7 +18,12 @@ fn pressure_setup(stall_target: u32) -> Setup {
 }
 
 fn slowdown_setup(slowdown: u32) -> Setup {
-    let params = policy::slowdown::Params { slowdown: RatioPpm(slowdown), latency_ns: 1_000, sample: RatioPpm(50_000) };
+    let params = policy::slowdown::Params {
+        slowdown: RatioPpm(slowdown),
+        latency_ns: 1_000,
+        sample: RatioPpm(50_000),
+        bounds: policy::slowdown::bounds::Bounds::default(),
+    };
     Setup { controller: Controller::Slowdown(params, Millis(30_000)), latency_ns: 1_000, page_bytes: Bytes(4096), compressed: false }
 }
 
