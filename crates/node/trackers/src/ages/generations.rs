@@ -121,7 +121,8 @@ impl Generations {
     ///
     /// It evicts none of a younger generation than the oldest one with page cache, but that page cache in its place (`mm/vmscan.c`,
     /// `try_to_inc_min_seq`, `isolate_folios`). A little of it may go; where there is much, what is younger waits until it is old: as
-    /// generations are opened, of four the oldest two are united.
+    /// generations are opened, of four the oldest two are united. Kernels whose `try_to_inc_min_seq` has `for_each_evictable_type` would
+    /// evict it from all but the youngest two; there it waits longer than it must.
     fn evictable<'a>(&self, node: &'a Node) -> impl Iterator<Item = (Age, &'a Gen)> + use<'a> {
         let mut gens: Vec<_> = self.ages(node).collect();
         gens.sort_unstable_by_key(|(_, generation)| generation.seq);
