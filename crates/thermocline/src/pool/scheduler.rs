@@ -98,7 +98,7 @@ pub(crate) struct Place {
     #[arg(long, value_name = "SIZE", value_parser = size)]
     memory: Bytes,
     /// The part that may come from a pool, rounded down to whole slices; see `thermocline pool predict`
-    #[arg(long, value_name = "SIZE", value_parser = size, default_value = "0")]
+    #[arg(long, value_name = "SIZE", value_parser = size, default_value = "0MiB")]
     pool: Bytes,
     /// The group of VMs with which it should not fail together, such as those of one service
     #[arg(long, value_name = "NAME")]
