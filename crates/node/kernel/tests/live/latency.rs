@@ -46,6 +46,7 @@ fn measure(what: &str, probe: &mut Probe) -> Check {
         took.push(begin.elapsed());
         std::thread::sleep(Duration::from_millis(5));
     }
+    ensure(!found.is_empty(), || format!("{what}: none of {refused} measurements had a figure"))?;
     found.sort_unstable();
     took.sort_unstable();
     let at = |percent: usize| found.get(found.len() * percent / 100).copied().unwrap_or_default();
