@@ -71,7 +71,8 @@ def _seconds(way: Callable[[], versions.Sums]) -> float:
 def _ours(program: str, directory: str) -> tuple[int, int]:
     """Returns thermocline's own sums for the same pair: promotions, and entries with far memory.
 
-    Its stored bytes are not compared, because they exclude incompressible pages, which the other versions do not model.
+    Its stored bytes are not compared, because they exclude incompressible pages, which the other versions do not model. They
+    implement SDFM section 4.3 alone, without what the defaults add to it.
     """
     percentile, warmup = f"{PAIR.percentile_ppm / 10_000:g}%", f"{PAIR.warmup_ms // 1000}s"
     argv = [
@@ -86,6 +87,7 @@ def _ours(program: str, directory: str) -> tuple[int, int]:
         "--warmups",
         warmup,
     ]
+    argv += ["--set", "cold_age.bound=false", "--set", "cold_age.partial=false"]
     argv += ["--set", f"cold_age.percentile={percentile}", "--set", f"cold_age.warmup={warmup}"]
     answer = json.loads(subprocess.run(argv, check=True, stdout=subprocess.PIPE).stdout)
     found = answer["answers"][0]["configured"]

@@ -105,24 +105,38 @@ def run(
         return _watch(guest, jobs, contender, before)
 
 
+@dataclass(frozen=True, slots=True)
+class Faults:
+    """What a cgroup got back so far."""
+
+    zswap: int
+    """Pages from zswap."""
+    disk: int
+    """Pages from devices."""
+    reads: int
+    """All its reads from devices, of what it had never had as well."""
+
+
 @dataclass(slots=True)
 class _Reading:
     """Counters of a guest at one moment."""
 
     at: float
     current: dict[str, int]
+    faults: dict[str, Faults]
     lost_us: dict[str, int]
+    """Since the first reading."""
     stalled_us: dict[str, int]
     overhead: int
     own: int
 
 
 def _watch(guest: Guest, jobs: Sequence[str], contender: Contender, before: _Reading) -> Run:
-    readings = [_read(guest, jobs)]
+    readings = [_read(guest, jobs, before)]
     cpu = _cpu_us(guest)
     while readings[-1].at < readings[0].at + WATCH_SECONDS:
         time.sleep(READ_SECONDS)
-        readings.append(_read(guest, jobs))
+        readings.append(_read(guest, jobs, readings[-1]))
     first, last = readings[0], readings[-1]
     elapsed_us = (last.at - first.at) * 1e6
     measured = {
@@ -157,13 +171,14 @@ def _worst(readings: Sequence[_Reading], job: str) -> float:
     return worst
 
 
-def _read(guest: Guest, jobs: Sequence[str]) -> _Reading:
-    current, lost, stalled, pool = {}, {}, {}, 0
+def _read(guest: Guest, jobs: Sequence[str], last: _Reading | None = None) -> _Reading:
+    current, counted, lost, stalled, pool = {}, {}, {}, {}, 0
     for job in jobs:
         directory = f"{CGROUP_ROOT}/{job}"
         stat = guest.flat_keyed(f"{directory}/memory.stat")
         current[job] = guest.number(f"{directory}/memory.current")
-        lost[job] = sum(lost_us(stat).values())
+        counted[job] = faults(guest, job)
+        lost[job] = last.lost_us[job] + sum(lost_us(last.faults[job], counted[job]).values()) if last else 0
         stalled[job] = _stall_us(guest.read(f"{directory}/memory.pressure"))
         stalled[job] += _stall_us(guest.read(f"{directory}/io.pressure"))
         pool += stat["zswap"]
@@ -171,15 +186,26 @@ def _read(guest: Guest, jobs: Sequence[str]) -> _Reading:
     own = 0
     if guest.exists(f"{CGROUP_ROOT}/{CGROUP}"):
         own = guest.number(f"{CGROUP_ROOT}/{CGROUP}/memory.current")
-    return _Reading(time.monotonic(), current, lost, stalled, max(whole - pool, 0), own)
+    return _Reading(time.monotonic(), current, counted, lost, stalled, max(whole - pool, 0), own)
 
 
-def lost_us(stat: Mapping[str, int]) -> Mapping[str, int]:
-    """Returns the time that a cgroup's faults take on real devices, by device, from its `memory.stat`."""
-    zswap = stat["zswpin"]
+def faults(guest: Guest, job: str) -> Faults:
+    """Returns the counters of a cgroup."""
+    stat = guest.flat_keyed(f"{CGROUP_ROOT}/{job}/memory.stat")
+    io_stat = guest.read(f"{CGROUP_ROOT}/{job}/io.stat").split()
     # Before Linux 6.17 a cgroup does not count its reads from the device; refaults that are not from zswap are such.
-    disk = max(stat["workingset_refault_anon"] - zswap, 0) + stat["workingset_refault_file"]
-    return {"zswap": zswap * ZSWAP_US, "disk": disk * DISK_US}
+    disk = max(stat["workingset_refault_anon"] - stat["zswpin"], 0) + stat["workingset_refault_file"]
+    reads = sum(int(word.removeprefix("rios=")) for word in io_stat if word.startswith("rios="))
+    return Faults(stat["zswpin"], disk, reads)
+
+
+def lost_us(before: Faults, after: Faults) -> Mapping[str, int]:
+    """Returns the time that a cgroup's faults between two readings take on real devices, by device.
+
+    A read brings up to 32 pages of a file, and one wait: no more are charged than there were reads.
+    """
+    disk = min(after.disk - before.disk, after.reads - before.reads)
+    return {"zswap": (after.zswap - before.zswap) * ZSWAP_US, "disk": disk * DISK_US}
 
 
 def _stall_us(pressure: str) -> int:

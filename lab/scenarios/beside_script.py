@@ -23,7 +23,7 @@ import itertools
 import os
 import statistics
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -174,9 +174,9 @@ def _programs(guest: Guest) -> None:
 
 def _watch(guest: Guest) -> Points:
     """Lets the contender settle, and reads what the programs occupy and lose for a while."""
-    first, started = {job: _faults(guest, job) for job in JOBS}, time.monotonic()
+    first, started = {job: measure.faults(guest, job) for job in JOBS}, time.monotonic()
     time.sleep(SETTLE_SECONDS)
-    before, began = {job: _faults(guest, job) for job in JOBS}, time.monotonic()
+    before, began = {job: measure.faults(guest, job) for job in JOBS}, time.monotonic()
     current: dict[str, list[int]] = {job: [] for job in JOBS}
     while time.monotonic() < began + WATCH_SECONDS:
         for job in JOBS:
@@ -185,16 +185,12 @@ def _watch(guest: Guest) -> Points:
     elapsed_us = (time.monotonic() - began) * 1e6
     points = {}
     for job in JOBS:
-        lost = _since(before[job], _faults(guest, job))
+        lost = _since(before[job], measure.faults(guest, job))
         settling = _since(first[job], before[job]) / ((began - started) * 1e6)
         points[job] = Point(statistics.fmean(current[job]), lost / elapsed_us, settling)
     return points
 
 
-def _since(before: Mapping[str, int], after: Mapping[str, int]) -> int:
-    return sum(after[kind] - before[kind] for kind in after)
-
-
-def _faults(guest: Guest, job: str) -> Mapping[str, int]:
-    """Returns the time that faults from each device would have taken so far, in microseconds."""
-    return measure.lost_us(guest.flat_keyed(f"/sys/fs/cgroup/{job}/memory.stat"))
+def _since(before: measure.Faults, after: measure.Faults) -> int:
+    """Returns the time that faults between two readings would have taken on real devices, in microseconds."""
+    return sum(measure.lost_us(before, after).values())

@@ -33,7 +33,7 @@ use returns::Returns;
 pub use returns::{Fault, FaultsView};
 
 /// Latency of a page from a device before one was measured, in microseconds: the slower end of flash devices (TMO figure 5).
-const DEVICE_US: u32 = 1_000;
+pub(crate) const DEVICE_US: u32 = 1_000;
 
 /// Latency of a page from the compressed pool before one was measured, in microseconds (TMO section 2.5: 40 at the 90th
 /// percentile).

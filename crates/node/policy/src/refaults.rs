@@ -10,6 +10,11 @@
 //! refault that takes four times as long as a promotion counts as four. Under policy `auto` it is the stall target instead: what
 //! returns may take that share of the time.
 //!
+//! One read of a device may bring many pages: read-ahead is 128 KiB by default, which is 32 refaults for one wait. So the refaults of a
+//! period cost no more than the time in which a task of the job waited for a device (`io.pressure`), and no less than if each read had
+//! brought 32: a task that reads with `io_uring` and does other things meanwhile is not seen to wait. What part of their latency they
+//! cost is what those to come are expected to.
+//!
 //! While a period stays within it, the next one reclaims more: twice as much after a quarter of the warm-up. That is the time which
 //! the evicted pages get to return before much more follows them. A period beyond the objective halves the amount, and nothing goes
 //! out for 1 / (1 - K) periods, for each such period, so that they are (100 - K) % at most, as for parts of the anonymous memory
@@ -41,7 +46,7 @@
 //!
 //! # Properties
 //! Each is a test of this name: a cache that nothing reads goes out; a cache that is read at random keeps the objective in K of
-//! the periods; dearer refaults leave more of the cache; a cache whose pages return at once is left alone; so is what returned in a
+//! the periods; dearer refaults leave more of the cache; pages that one wait brings cost as much as the wait; a cache whose pages return at once is left alone; so is what returned in a
 //! burst; after a failure one request at a time is tried; a pause lasts until what went out has had time to return; what failed requests
 //! cost is owed several times; what may return within a warm-up needs no pause; it never acts before the warm-up; it is deterministic
 //! for any input.
@@ -66,6 +71,9 @@ const WAIT_MAX: u32 = 10_000;
 
 /// What is owed to a stall target at most, in periods: a burst, as when a job reads all its files again, is forgotten after them.
 const OWED_PERIODS_MAX: u64 = 64;
+
+/// Pages that one read brings: the kernel's default of read-ahead, 128 KiB.
+const READ_AHEAD: u64 = 32;
 
 /// Refaults are kept in parts of a page: what little returns must not be rounded away.
 const PARTS_OF_PAGE: u64 = 1_024;
@@ -133,6 +141,13 @@ pub struct State {
     /// Between requests, since one failed.
     #[serde(default, skip_serializing_if = "Pauses::is_none")]
     pauses: Pauses,
+    /// The part of their latency that refaults did not wait for, because others brought them.
+    #[serde(default, skip_serializing_if = "is_all_waited_for")]
+    spared: RatioPpm,
+}
+
+fn is_all_waited_for(spared: &RatioPpm) -> bool {
+    *spared == RatioPpm::default()
 }
 
 fn is_zero(count: &u64) -> bool {
@@ -158,8 +173,11 @@ pub struct Input {
     pub promoted: Pages,
     /// Refaults of page cache since the previous step.
     pub refaulted: Pages,
-    /// The cost of a refault, in millionths of that of a promotion.
+    /// The cost of a refault that waits for a read of its own, in millionths of that of a promotion.
     pub refault_cost: RatioPpm,
+    /// How many promotions take as long as tasks of the job waited for devices since the previous step; `None` where that is not known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub waited: Option<Pages>,
     /// Pages of the cache that are old; `None` where ages are not known.
     pub cold: Option<Pages>,
     /// Pages of the cache that no process maps, or that were not accessed since the kernel's two youngest generations were opened;
@@ -240,10 +258,9 @@ pub fn step(params: &Params, state: &State, input: &Input) -> (State, Step) {
     let by_rate = || promotions_allowed(params.promotion_rate_max, input.working_set + input.cache, input.elapsed_ms);
     let allowed = input.allowance.unwrap_or_else(by_rate);
     let allowed = input.trial_max.map_or(allowed, |most| allowed.min(most));
-    let refaults = u128::from(input.refaulted.0) * u128::from(input.refault_cost.0) / 1_000_000;
-    let returned = input.promoted + Pages(u64::try_from(refaults).unwrap_or(u64::MAX));
-    let most = Pages(input.cache.0 / PARTS).max(LEAST);
     let mut next = *state;
+    let returned = input.promoted + next.cost(input);
+    let most = Pages(input.cache.0 / PARTS).max(LEAST);
     let hold = |reason| Decision::Hold { reason };
     let failed = next.failed(params, input, returned > allowed);
     let needed = next.needed(params, input, failed);
@@ -279,6 +296,20 @@ pub fn step(params: &Params, state: &State, input: &Input) -> (State, Step) {
 }
 
 impl State {
+    /// What the refaults of a period cost, in promotions. Learns what part of their latency that was.
+    fn cost(&mut self, input: &Input) -> Pages {
+        let alone = promotions_of(input.refaulted, input.refault_cost);
+        let cost = input.waited.map_or(alone, |waited| waited.clamp(Pages(alone.0 / READ_AHEAD), alone));
+        if alone > Pages::ZERO {
+            // As many refaults as the smallest request has count as much as all before them.
+            let ppm = |part: u64, of: u64| u64::try_from(u128::from(part) * 1_000_000 / u128::from(of)).unwrap_or(u64::MAX);
+            let weight = ppm(input.refaulted.0, input.refaulted.0.saturating_add(LEAST.0));
+            let spared = ppm((alone - cost).0, alone.0) * weight + u64::from(self.spared.0) * (1_000_000 - weight);
+            self.spared = RatioPpm(u32::try_from(spared / 1_000_000).unwrap_or(0));
+        }
+        cost
+    }
+
     /// Takes in what returned in a period, and says whether it forbids to reclaim more.
     fn is_over(&mut self, params: &Params, input: &Input, returned: Pages, allowed: Pages) -> bool {
         let was_over = self.wait > 0 || self.owed > Pages::ZERO;
@@ -304,8 +335,8 @@ impl State {
 
     /// Whether the objective permits that all of what went out in the last warm-up, and another request, returns within one.
     fn is_affordable(&self, params: &Params, input: &Input, allowed: Pages) -> bool {
-        let pages = u128::from(self.out / PARTS_OF_PAGE + LEAST.0);
-        let cost = pages * u128::from(input.refault_cost.0) / 1_000_000;
+        let alone = promotions_of(Pages(self.out / PARTS_OF_PAGE + LEAST.0), input.refault_cost);
+        let cost = u128::from(alone.0) * u128::from(1_000_000 - self.spared.0.min(1_000_000)) / 1_000_000;
         cost.saturating_mul(input.elapsed_ms.0.into()) <= u128::from(allowed.0) * u128::from(params.warmup_ms.0)
     }
 
@@ -359,6 +390,11 @@ impl State {
         }
         self.needed
     }
+}
+
+/// How many promotions cost as much as so many refaults, each of which waits for a read of its own.
+fn promotions_of(refaults: Pages, refault_cost: RatioPpm) -> Pages {
+    Pages(u64::try_from(u128::from(refaults.0) * u128::from(refault_cost.0) / 1_000_000).unwrap_or(u64::MAX))
 }
 
 /// What the kernel reclaimed in its own order; `None` where ages are known and only old pages go out, or if it is not known.

@@ -214,7 +214,8 @@ impl Thermocline {
 
     fn decide_page_cache(&mut self, view: &View<'_>, asked: &mut Vec<Request>) {
         let counters = view.counters();
-        let now = Readings { at_ms: Some(view.now_ms()), promoted: counters.promoted, refaulted: counters.refaulted, stalled_us: 0 };
+        let stalled_us = view.io_stall().total_us;
+        let now = Readings { at_ms: Some(view.now_ms()), promoted: counters.promoted, refaulted: counters.refaulted, stalled_us };
         let before = std::mem::replace(&mut self.cache_before, now);
         let elapsed_ms = Millis(before.at_ms.map_or(0, |before| view.now_ms() - before));
         let (anon_us, file_us) = (self.anon_us(view), view.costs().device_us);
@@ -230,6 +231,7 @@ impl Thermocline {
             promoted: view.pages(now.promoted - before.promoted),
             refaulted: view.pages(now.refaulted - before.refaulted),
             refault_cost,
+            waited: Some(Pages((now.stalled_us - before.stalled_us) / u64::from(anon_us.max(1)))),
             cold: self.scan.as_ref().filter(|_| self.ages.is_exact()).map(old),
             spare: self.spare_cache(view),
             allowance: (self.policy == Policy::Auto).then(|| cold_age::allowance(target, elapsed_ms, anon_us)),

@@ -17,6 +17,7 @@ fn input(cache: u64, refaulted: u64) -> Input {
         promoted: Pages(0),
         refaulted: Pages(refaulted),
         refault_cost: EVEN,
+        waited: None,
         cold: None,
         spare: None,
         allowance: None,
@@ -352,12 +353,13 @@ proptest! {
         let pauses = serde_json::json!({"left": calm, "doublings": times, "calm": left % 2 == 0});
         let pauses: Pauses = serde_json::from_value(pauses).unwrap();
         let (amount, owed, needed) = (Pages(amount), Pages(owed), Pages(needed));
-        let state = State { amount, wait, owed, back, out, needed, resting, keeping: resting, pauses, refaulted: Pages(left) };
+        let state = State { amount, wait, owed, back, out, needed, resting, keeping: resting, pauses, refaulted: Pages(left), spared: RatioPpm(wait) };
         let input = Input {
             job_age_ms: Millis(age),
             elapsed_ms: Millis(elapsed),
             promoted: Pages(promoted),
             refault_cost: RatioPpm(cost),
+            waited: saved.map(Pages),
             allowance: allowance.map(Pages),
             saved: saved.map(Pages),
             reclaimed: reclaimed.map(Pages),
@@ -384,4 +386,35 @@ fn a_trial_limits_what_may_return() {
     check(Some(700), Some(900), 700);
     check(None, None, 400);
     check(None, Some(10), 10);
+}
+
+#[test]
+fn pages_that_one_wait_brings_cost_as_much_as_the_wait() {
+    // 256 pages came back by eight reads of 32 pages. Each read takes as long as a hundred promotions, of which 1,000 are permitted.
+    let decide = |waited: Option<u64>| {
+        let waited = waited.map(Pages);
+        let period = Input { allowance: Some(Pages(1_000)), refault_cost: RatioPpm(100_000_000), waited, ..input(100_000, 256) };
+        let (state, step) = step(&PARAMS, &State::default(), &period);
+        (state.owed, step.returned, step.decision)
+    };
+    let over = Decision::Hold { reason: Hold::Refaults };
+    assert_eq!(decide(None), (Pages(24_600), Pages(25_600), over), "each as if it had waited alone");
+    assert_eq!(decide(Some(800)), (Pages::ZERO, Pages(800), Decision::Reclaim { pages: LEAST }));
+    assert_eq!(decide(Some(0)), decide(Some(800)), "tasks that are not seen to wait for what they read");
+    assert_eq!(decide(Some(1_800)), (Pages(800), Pages(1_800), over));
+    assert_eq!(decide(Some(1_000_000)), decide(None), "other waits, for what the job reads for the first time, are no refaults");
+}
+
+#[test]
+fn what_pages_cost_that_one_wait_brings_is_what_the_next_are_expected_to() {
+    // Of 64 pages that may return within a warm-up, five periods, all are affordable only if one read brings 32 of them.
+    let affordable = |periods: usize| {
+        let mut state = State::default();
+        let period = Input { allowance: Some(Pages(100)), refault_cost: RatioPpm(100_000_000), ..input(100_000, 64) };
+        for _ in 0..periods {
+            state = step(&PARAMS, &state, &Input { waited: Some(Pages(100)), ..period }).0;
+        }
+        state.is_affordable(&PARAMS, &period, Pages(100))
+    };
+    assert_eq!([0, 1, 8].map(affordable), [false, false, true]);
 }

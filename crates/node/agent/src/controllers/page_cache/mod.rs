@@ -70,6 +70,8 @@ struct Readings {
     promoted: Pages,
     /// Refaults of page cache, ever.
     refaulted: Pages,
+    /// Time in which a task waited for a device, ever, in microseconds; `None` where the kernel does not count it.
+    waited_us: Option<u64>,
 }
 
 impl PageCache {
@@ -91,6 +93,12 @@ impl PageCache {
 fn refault_cost(costs: PageCosts) -> RatioPpm {
     let ppm = u64::from(costs.file_us) * 1_000_000 / u64::from(costs.anon_us.max(1));
     RatioPpm(u32::try_from(ppm).unwrap_or(u32::MAX))
+}
+
+/// How many promotions take as long as the job waited for devices between two readings.
+fn waited(before: Readings, now: Readings, costs: PageCosts) -> Option<Pages> {
+    let waited_us = now.waited_us?.saturating_sub(before.waited_us?);
+    Some(Pages(waited_us / u64::from(costs.anon_us.max(1))))
 }
 
 /// Page cache that is as old as the anonymous memory that goes out, or that was idle for a whole scan while none goes out. `None` if
@@ -127,6 +135,7 @@ impl Controller for PageCache {
             at: now.since_boot,
             promoted: job.counters.totals.promoted.to_pages(page),
             refaulted: Pages(stat.workingset_refault_file.unwrap_or(0)),
+            waited_us: job.cgroup.io_pressure().map(|io| io.some.total_us).ok(),
         };
         let before = self.before.replace(readings).unwrap_or(readings);
         let elapsed_ms = Millis(units::millis(readings.at.saturating_sub(before.at)));
@@ -141,6 +150,7 @@ impl Controller for PageCache {
             promoted: readings.promoted - before.promoted,
             refaulted: readings.refaulted - before.refaulted,
             refault_cost: refault_cost(costs),
+            waited: waited(before, readings, costs),
             cold: cold(job),
             spare: spare(job, context, cache, &stat),
             allowance,
