@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from thermolab import rootfs, truth
+from thermolab import node, rootfs, truth
 from thermolab.guest import CGROUP_ROOT, Guest
 from thermolab.kernels import Kernel
 from thermolab.qemu import GIB, Machine
@@ -102,7 +102,10 @@ def run(
         if contender is not NOTHING:
             contender.start(guest, jobs, occupied)
         time.sleep(SETTLE_SECONDS)
-        return _watch(guest, jobs, contender, before)
+        run = _watch(guest, jobs, contender, before)
+        if guest.exists(f"{node.STATE}/journal"):
+            guest.keep(f"{node.STATE}/journal")
+        return run
 
 
 @dataclass(frozen=True, slots=True)
