@@ -33,6 +33,14 @@ pub struct Stat {
     pub starttime: u64,
 }
 
+impl Stat {
+    /// Its CPU time, user and system, in whole clock ticks.
+    #[must_use]
+    pub fn cpu_time(&self) -> Duration {
+        Duration::from_millis(self.utime.saturating_add(self.stime).saturating_mul(1000) / clock_ticks())
+    }
+}
+
 /// Parses `/proc/PID/stat`.
 ///
 /// # Errors

@@ -18,8 +18,7 @@ impl KdamondTime {
     pub(crate) fn update(&mut self, roots: &Roots, kdamonds: &[i32]) {
         for &pid in kdamonds {
             if let Ok(stat) = process::stat(roots, pid) {
-                let ticks = stat.utime.saturating_add(stat.stime);
-                self.running.insert(pid, Duration::from_millis(ticks.saturating_mul(1000) / process::clock_ticks()));
+                self.running.insert(pid, stat.cpu_time());
             }
         }
     }

@@ -196,21 +196,27 @@ fn instrument(choice: Choice, facts: Facts) -> Seen {
     }
 }
 
+/// What [`sample`] saw.
+#[derive(Clone, Debug)]
+pub struct Sampled {
+    /// How, or why not.
+    pub seen: Seen,
+    /// Of each mapping, in their order.
+    pub accessed: Vec<Accessed>,
+    /// CPU time of the kernel's threads that saw it; the rest is the caller's.
+    pub kernel_cpu: Duration,
+}
+
 /// Sees what was accessed of each mapping, in their order, which is that of addresses. With idle page tracking and DAMON that is
 /// during a window, for which `wait` waits. With accessed bits it is what `mappings`, which were read just before, report; the bits
 /// are cleared for the next sample.
 ///
 /// # Errors
 /// [`Error::Gone`]; [`Error::Io`].
-pub fn sample(
-    roots: &Roots,
-    pid: i32,
-    mappings: &[Mapping],
-    settings: &Settings,
-    wait: impl FnOnce(Duration),
-) -> Result<(Seen, Vec<Accessed>)> {
+pub fn sample(roots: &Roots, pid: i32, mappings: &[Mapping], settings: &Settings, wait: impl FnOnce(Duration)) -> Result<Sampled> {
     let seen = choose(roots, pid, mappings, settings.instrument)?;
-    let not = |why| Ok((Seen::Not(why), vec![Accessed::default(); mappings.len()]));
+    let by_us = |seen, accessed| Ok(Sampled { seen, accessed, kernel_cpu: Duration::ZERO });
+    let not = |why| by_us(Seen::Not(why), vec![Accessed::default(); mappings.len()]);
     let by = match seen {
         Seen::By(by) => by,
         Seen::Not(why) => return not(why),
@@ -219,14 +225,14 @@ pub fn sample(
         Instrument::AccessedBits => {
             smaps::clear_referenced(roots, pid)?;
             let exact = |mapping: &Mapping| Accessed { estimated: Bytes(mapping.referenced), at_least: Bytes(mapping.referenced) };
-            Ok((seen, mappings.iter().map(exact).collect()))
+            by_us(seen, mappings.iter().map(exact).collect())
         }
         Instrument::PageIdle => match idle::sample(roots, pid, mappings, || wait(settings.window))? {
-            Some(accessed) => Ok((seen, accessed)),
+            Some(accessed) => by_us(seen, accessed),
             None => not(Unseen::NotTracked),
         },
         Instrument::Damon => match watched::sample(roots, pid, mappings, settings.window, wait) {
-            Ok(accessed) => Ok((seen, accessed)),
+            Ok((accessed, kernel_cpu)) => Ok(Sampled { seen, accessed, kernel_cpu }),
             Err(Error::Busy { what, .. }) => {
                 log::debug!("process {pid}: {what}");
                 not(Unseen::DamonBusy)

@@ -49,6 +49,9 @@ pub struct Usage {
     /// How accesses were seen. Without that the two values above are zero.
     #[serde(default)]
     pub seen: Seen,
+    /// CPU time of the kernel's threads that saw them.
+    #[serde(skip)]
+    pub kernel_cpu: Duration,
 }
 
 /// Memory statistics that the guest's balloon driver reports.

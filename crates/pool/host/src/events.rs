@@ -1,9 +1,12 @@
 //! Counts of events since the daemon's start, for metrics.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::AtomicU64;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+use kernel::process;
+use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::histogram::Histogram;
 use serde::Serialize;
 
@@ -46,11 +49,17 @@ pub(crate) struct Counts {
     events: Mutex<BTreeMap<(Event, String), u64>>,
     /// Pauses of guests during mitigation, in seconds.
     pub(crate) pauses: Histogram,
+    /// CPU time of observing guests, in seconds.
+    pub(crate) observation_cpu: Counter<f64, AtomicU64>,
 }
 
 impl Default for Counts {
     fn default() -> Self {
-        Self { events: Mutex::default(), pauses: Histogram::new([0.005, 0.02, 0.05, 0.1, 0.3, 1.0, 3.0]) }
+        Self {
+            events: Mutex::default(),
+            pauses: Histogram::new([0.005, 0.02, 0.05, 0.1, 0.3, 1.0, 3.0]),
+            observation_cpu: Counter::default(),
+        }
     }
 }
 
@@ -63,6 +72,16 @@ impl Counts {
     /// Records the pause of a guest during its move.
     pub(crate) fn paused(&self, pause: Duration) {
         self.pauses.observe(pause.as_secs_f64());
+    }
+
+    /// Observes a guest, and counts the CPU time of that: this thread's, and what `kernel` says of kernel threads.
+    pub(crate) fn observing<T>(&self, observe: impl FnOnce() -> T, kernel: impl FnOnce(&T) -> Duration) -> T {
+        let own = || process::thread_cpu_time().unwrap_or_default();
+        let before = own();
+        let observed = observe();
+        let cpu = own().saturating_sub(before) + kernel(&observed);
+        self.observation_cpu.inc_by(cpu.as_secs_f64());
+        observed
     }
 
     /// The outcomes of an event and their counts.

@@ -42,6 +42,8 @@ pub fn render(host: &Host) -> Result<String, std::fmt::Error> {
     }
     let help = "Pauses of guests while they were moved to local memory, as the hypervisor reports them";
     registry.register_with_unit("mitigation_pause", help, Unit::Seconds, counts.pauses.clone());
+    let help = "CPU time of observing guests: their memory, their accesses, with DAMON's kernel thread, and their performance counters";
+    registry.register_with_unit("observation_cpu", help, Unit::Seconds, counts.observation_cpu.clone());
     register_state(&mut registry, &host.list(), host.mitigations_left());
     let mut text = String::new();
     encode(&mut text, &registry)?;

@@ -154,7 +154,7 @@ mod tests {
             pool_accessed_bytes: Bytes(accessed),
             local_accessed_bytes: Bytes(local),
             local_touched_bytes: Bytes(3000),
-            seen: Seen::default(),
+            ..Usage::default()
         }
     }
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::{Result, bail};
 use clap::Args;
 use clap::builder::PossibleValuesParser;
-use kernel::{Roots, smaps};
+use kernel::{Roots, process, smaps};
 use pool_host::accesses::{self, Accessed, Choice, Instrument, Seen, Settings};
 use serde::Serialize;
 use units::Bytes;
@@ -64,6 +64,8 @@ struct Report {
     pid: i32,
     seen: Seen,
     window_seconds: f64,
+    /// CPU time of seeing it, with that of the kernel's threads.
+    cpu_seconds: f64,
     mappings: Vec<Line>,
 }
 
@@ -74,6 +76,7 @@ const INTERRUPTED: u8 = 130;
 pub(super) fn accesses(format: Format, arguments: &Accesses) -> Result<ExitCode> {
     let roots = Roots::host();
     let (pid, window) = (arguments.pid, arguments.window);
+    let before = process::own_cpu_time()?;
     let mut mappings = large(&roots, arguments)?;
     if mappings.is_empty() {
         bail!("process {pid} has no mapping of {} or more; give a smaller --least", arguments.least);
@@ -88,14 +91,16 @@ pub(super) fn accesses(format: Format, arguments: &Accesses) -> Result<ExitCode>
         wait(window);
         mappings = large(&roots, arguments)?;
     }
-    let (seen, accessed) = accesses::sample(&roots, pid, &mappings, &Settings { instrument: choice, window }, wait)?;
+    let accesses::Sampled { seen, accessed, kernel_cpu } =
+        accesses::sample(&roots, pid, &mappings, &Settings { instrument: choice, window }, wait)?;
+    let cpu = process::own_cpu_time()?.saturating_sub(before) + kernel_cpu;
     if !complete {
         return Ok(ExitCode::from(INTERRUPTED));
     }
     let is_seen = matches!(seen, Seen::By(_));
     let mappings =
         mappings.into_iter().zip(accessed).map(|(mapping, accessed)| line(mapping, Some(accessed).filter(|_| is_seen))).collect();
-    let report = Report { pid, seen, window_seconds: window.as_secs_f64(), mappings };
+    let report = Report { pid, seen, window_seconds: window.as_secs_f64(), cpu_seconds: cpu.as_secs_f64(), mappings };
     print(format, &report, || text(&report))?;
     Ok(if is_seen { ExitCode::SUCCESS } else { exits::negative() })
 }
@@ -124,7 +129,8 @@ fn text(report: &Report) -> String {
         Seen::Not(why) => return format!("what process {} accesses cannot be seen: {why}\n", report.pid),
     };
     let mut text = String::new();
-    let _ = writeln!(text, "process {}, {} s, seen by {by}", report.pid, report.window_seconds);
+    let cpu_ms = report.cpu_seconds * 1e3;
+    let _ = writeln!(text, "process {}, {} s, seen by {by}, for {cpu_ms:.0} ms of CPU time", report.pid, report.window_seconds);
     let mut table = Table::new(&["address", "size", "resident", "accessed", "at least", "<of"]);
     for line in &report.mappings {
         let address = format!("{:x}", line.start);

@@ -6,7 +6,7 @@ use fastrand::Rng;
 use kernel::damon::{Damon, Points};
 use kernel::pagemap::Pagemap;
 use kernel::smaps::Mapping;
-use kernel::{Error, Result, Roots};
+use kernel::{Error, Result, Roots, process};
 
 use super::Accessed;
 use super::pages::Sample;
@@ -19,7 +19,7 @@ const WATCHED_MAX: usize = 2_048;
 const INTERVAL_MIN: Duration = Duration::from_millis(500);
 const INTERVAL_MAX: Duration = Duration::from_secs(5);
 
-/// Watches sampled pages of each mapping for `window`, which `wait` waits for.
+/// Watches sampled pages of each mapping for `window`, which `wait` waits for. Returns also the CPU time of the kdamond.
 ///
 /// # Errors
 /// [`Error::Busy`] if DAMON is used by another program; [`Error::Unsupported`]; [`Error::Gone`]; [`Error::Io`].
@@ -29,7 +29,7 @@ pub(super) fn sample(
     mappings: &[Mapping],
     window: Duration,
     wait: impl FnOnce(Duration),
-) -> Result<Vec<Accessed>> {
+) -> Result<(Vec<Accessed>, Duration)> {
     let damon = Damon::probe(roots)?;
     let pagemap = Pagemap::open(roots, pid)?;
     let mut random = Rng::with_seed(super::seed());
@@ -41,12 +41,13 @@ pub(super) fn sample(
     let addresses: Vec<u64> = samples.iter().flat_map(|sample| &sample.pages).map(|page| page.address).collect();
     if addresses.is_empty() {
         wait(window);
-        return Ok(vec![Accessed::default(); mappings.len()]);
+        return Ok((vec![Accessed::default(); mappings.len()], Duration::ZERO));
     }
     let interval = (window / 4).clamp(INTERVAL_MIN, INTERVAL_MAX);
     let mut session = damon.watch_points(interval, &[Points { pid, addresses }])?;
     wait(window);
     let counts = session.counts();
+    let cpu = session.kdamond_pid().and_then(|kdamond| process::stat(roots, kdamond).ok()).map_or(Duration::ZERO, |stat| stat.cpu_time());
     session.stop()?;
     let Some(counts) = counts?.accessed.into_iter().next().flatten() else {
         return Err(Error::Gone { path: roots.proc.join(pid.to_string()) });
@@ -56,5 +57,5 @@ pub(super) fn sample(
         let watched = sample.pages.len();
         sample.accessed(counts.by_ref().take(watched).filter(|&count| count > 0).count(), watched)
     };
-    Ok(samples.iter().map(accessed).collect())
+    Ok((samples.iter().map(accessed).collect(), cpu))
 }

@@ -60,9 +60,9 @@ impl Memory {
     /// # Errors
     /// As [`Memory::read`].
     pub(super) fn usage(&self, roots: &Roots, process: &Process, how: &accesses::Settings) -> Result<Usage, Error> {
-        let (seen, accessed) = accesses::sample(roots, process.pid, &self.mappings, how, std::thread::sleep)?;
-        let mut usage = Usage { seen, ..self.touched };
-        for (place, accessed) in self.places.iter().zip(accessed) {
+        let sampled = accesses::sample(roots, process.pid, &self.mappings, how, std::thread::sleep)?;
+        let mut usage = Usage { seen: sampled.seen, kernel_cpu: sampled.kernel_cpu, ..self.touched };
+        for (place, accessed) in self.places.iter().zip(sampled.accessed) {
             match place {
                 Place::Pool => usage.pool_accessed_bytes += accessed.at_least,
                 Place::Local => usage.local_accessed_bytes += accessed.estimated,

@@ -1,5 +1,7 @@
 //! The monitor's period: a sample of every guest with pool memory, a verdict, a mitigation.
 
+use std::time::Duration;
+
 use predict::Latency;
 use units::Bytes;
 
@@ -35,14 +37,17 @@ impl Host {
 
     /// Updates the most memory that a guest has touched.
     pub(super) fn sample_touched(&self, guest: &mut Claim<'_>, process: &Process) {
-        match self.driver.touched(&guest.machine, process) {
+        let touched = self.counts.observing(|| self.driver.touched(&guest.machine, process), |_| Duration::ZERO);
+        match touched {
             Ok(usage) => guest.add_touched(&usage, now(), self.settings.period),
             Err(error) => log::debug!("guest {}: {error}", guest.request.name),
         }
     }
 
     fn sample(&self, guest: &mut Claim<'_>, process: &Process) {
-        let usage = match self.driver.usage(&guest.machine, process, &self.settings.accesses) {
+        let observe = || self.driver.usage(&guest.machine, process, &self.settings.accesses);
+        let kernel = |usage: &Result<Usage, _>| usage.as_ref().map_or(Duration::ZERO, |usage| usage.kernel_cpu);
+        let usage = match self.counts.observing(observe, kernel) {
             Ok(usage) => usage,
             // If the process has exited, the check of guests detects it.
             Err(error) => {
@@ -94,7 +99,7 @@ impl Host {
     fn sample_counters(&self, guest: &mut Claim<'_>, process: &Process) -> Option<bool> {
         let (perf, time) = self.perf.as_ref()?;
         let predictor = self.predictor().filter(|predictor| predictor.has_latency_model())?;
-        let counters = match perf.of_process(process.pid, *time) {
+        let counters = match self.counts.observing(|| perf.of_process(process.pid, *time), |_| Duration::ZERO) {
             Ok(counters) => counters,
             Err(why) => {
                 log::warn!("guest {}: cannot sample its performance counters: {why}", guest.request.name);

@@ -32,6 +32,13 @@ fn metrics_report_state_and_events() {
         "guests_mispredicted 0",
         "manager_unavailable 0",
     ]);
+    let cpu = |of: &Host| of.counts().observation_cpu.get();
+    simulated.world().usage.kernel_cpu = Duration::from_secs(3);
+    let before = cpu(&host);
+    host.watch(|| true);
+    let observed = cpu(&host) - before;
+    assert!((3.0..3.5).contains(&observed), "what a kernel thread used: {observed} s");
+    assert!(crate::metrics::render(&host).unwrap().contains("\nthermocline_pool_host_observation_cpu_seconds_total 3."));
     simulated.world().usage.pool_accessed_bytes = Bytes::mib(100);
     simulated.world().move_fails = true;
     host.watch(|| true);
