@@ -26,7 +26,8 @@
 //! What the objective permits is not worth its cost where nothing is saved for it: a cache of which each page returns at once stays
 //! what it is. Pages that are out for `t` on average return at the rate `saved / t`, so that in the time `t` as many return as are out
 //! (Little's law). If more returned in a warm-up than are out now, they are out for less than a warm-up on average, and the agent leaves
-//! the cache alone: for two warm-ups, and for four if that happens again.
+//! the cache alone: for two warm-ups, and for four if that happens again. Pages that returned by one wait count as one of these: a cache
+//! that a build reads again by large requests each time may be out in between.
 //!
 //! The last pages to go out are the most used, and many of them may return at one event, such as a program that starts again. If at
 //! once, which may be in two periods, and beyond the objective, four fifths as many return as went out in the last warm-up, the cache is
@@ -34,13 +35,14 @@
 //! still may. Where ages of the pages are known, only old ones go out, and this does not apply.
 //!
 //! If, beyond the objective, half as many return at once as went out in the last warm-up, the agent was too fast to see it: by then
-//! more had followed. From then on it pauses after each request, and reclaims more only after a pause in which that did not happen
+//! more had followed. What returned at the same rate all the time is not of that: it went out long before. From then on it pauses after each request, and reclaims more only after a pause in which that did not happen
 //! again. After a failure a pause is two warm-ups, or twice the last one up to 32, and each pause without a failure halves it again. A
 //! shorter one showed nothing: it ended before a build began again and read what had gone out. As long as a pause is `2^n` quarters of
 //! a warm-up, what returns beyond a stall target is owed `2^n` times, so that a job of which each request fails uses an ever smaller
 //! part of its target. Neither applies to so few pages that the objective permits all of them to return within a warm-up.
 //!
-//! In one period at most one part in 32 of the cache goes out. Where every page's age is known, at most those that are old; where only
+//! In one period at most one part in 32 of the cache goes out, or, up to one in eight, as much as the objective permits to return within a
+//! warm-up, if all of it does, and much has not returned at once lately. Where every page's age is known, at most those that are old; where only
 //! generations of the kernel are, at most those that no process maps, or that are in its older ones: code that runs is mapped and in the
 //! two youngest, and without it a program stands still.
 //!
@@ -59,6 +61,9 @@ use units::{Millis, Pages, RatioPpm};
 
 /// A period reclaims one part in this many of the cache at most.
 const PARTS: u64 = 32;
+
+/// The same, if the objective permits all of it to return.
+const PARTS_MIN: u64 = 8;
 
 /// The smallest request. The kernel isolates so many pages at once (`MIN_LRU_BATCH` in `mm/vmscan.c`).
 pub const LEAST: Pages = Pages(64);
@@ -85,6 +90,9 @@ const RESTS_MAX: u32 = 2;
 /// What returned in a burst is kept for four warm-ups at first, and for 32 at most.
 const KEPT_WARMUPS: u64 = 2;
 const KEPT_MAX: u32 = 4;
+
+/// Refaults are usual if there were as many in the last warm-ups. A burst is a small part of so many.
+const USUAL_WARMUPS: u64 = 4;
 
 /// A request failed if half as many returned as went out in the last warm-up.
 const FAILED: (u64, u64) = (1, 2);
@@ -120,9 +128,12 @@ pub struct State {
     /// What returned beyond a stall target and the following periods have not made up for, in promotions.
     #[serde(default)]
     owed: Pages,
-    /// What returned in the last warm-up, in [`PARTS_OF_PAGE`], with exponential weights.
+    /// What returned in the last [`USUAL_WARMUPS`], in [`PARTS_OF_PAGE`], with exponential weights.
     #[serde(default, skip_serializing_if = "is_zero")]
     back: u64,
+    /// What returned in the last warm-up, where pages that returned by one wait count as one, in the same way.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    waits: u64,
     /// While the cache is left alone, because what went out returned too soon.
     #[serde(default, skip_serializing_if = "Rests::is_none")]
     resting: Rests,
@@ -260,7 +271,6 @@ pub fn step(params: &Params, state: &State, input: &Input) -> (State, Step) {
     let allowed = input.trial_max.map_or(allowed, |most| allowed.min(most));
     let mut next = *state;
     let returned = input.promoted + next.cost(input);
-    let most = Pages(input.cache.0 / PARTS).max(LEAST);
     let hold = |reason| Decision::Hold { reason };
     let failed = next.failed(params, input, returned > allowed);
     let needed = next.needed(params, input, failed);
@@ -276,6 +286,7 @@ pub fn step(params: &Params, state: &State, input: &Input) -> (State, Step) {
     } else if next.pauses.is_pause() && !next.is_affordable(params, input, allowed) {
         hold(Hold::Awaited)
     } else {
+        let most = next.most(params, input, allowed);
         let before = std::mem::replace(&mut next.amount, grown(state.amount, params, input.elapsed_ms).min(most));
         let pages = [input.cold, input.spare].into_iter().flatten().fold(next.amount, Pages::min);
         match input.veto {
@@ -333,25 +344,47 @@ impl State {
         over || was_over
     }
 
+    /// The part of a quantity for which the job waits, if read-ahead brings as much as lately.
+    fn waited_for(&self, quantity: u64) -> u64 {
+        RatioPpm(1_000_000 - self.spared.0.min(1_000_000)).share_of(quantity)
+    }
+
     /// Whether the objective permits that all of what went out in the last warm-up, and another request, returns within one.
     fn is_affordable(&self, params: &Params, input: &Input, allowed: Pages) -> bool {
-        let alone = promotions_of(Pages(self.out / PARTS_OF_PAGE + LEAST.0), input.refault_cost);
-        let cost = u128::from(alone.0) * u128::from(1_000_000 - self.spared.0.min(1_000_000)) / 1_000_000;
-        cost.saturating_mul(input.elapsed_ms.0.into()) <= u128::from(allowed.0) * u128::from(params.warmup_ms.0)
+        self.affordable(params, input, allowed) >= LEAST
+    }
+
+    /// How much more the objective permits to return within a warm-up, beside all of what went out in the last one.
+    fn affordable(&self, params: &Params, input: &Input, allowed: Pages) -> Pages {
+        // Promotions in a warm-up, each of which is worth so many refaults.
+        let allowed = u128::from(allowed.0) * u128::from(params.warmup_ms.0) / u128::from(input.elapsed_ms.0.max(1));
+        let cost = u128::from(self.waited_for(u64::from(input.refault_cost.0)).max(1));
+        let refaults = u64::try_from(allowed.saturating_mul(1_000_000) / cost).unwrap_or(u64::MAX);
+        Pages(refaults) - Pages(self.out / PARTS_OF_PAGE)
+    }
+
+    /// The most that goes out in a period.
+    fn most(&self, params: &Params, input: &Input, allowed: Pages) -> Pages {
+        let part = |parts: u64| Pages(input.cache.0 / parts);
+        let is_calm = self.pauses.doublings == 0 && self.keeping.times == 0 && self.resting.times == 0;
+        let is_known = is_calm && reclaimed_in_order(input).is_some();
+        let affordable = if is_known { self.affordable(params, input, allowed) } else { Pages::ZERO };
+        affordable.clamp(part(PARTS), part(PARTS_MIN)).max(LEAST)
     }
 
     /// Takes in what returned, and says whether the cache is left alone because it returned too soon.
     fn is_in_vain(&mut self, params: &Params, input: &Input) -> bool {
-        let Some(saved) = input.saved else { return false };
         let returned = input.refaulted.0.saturating_mul(PARTS_OF_PAGE);
-        self.back = decayed(self.back, input.elapsed_ms, params.warmup_ms).saturating_add(returned);
+        self.back = decayed(self.back, input.elapsed_ms, usual_life(params)).saturating_add(returned);
+        let Some(saved) = input.saved else { return false };
+        self.waits = decayed(self.waits, input.elapsed_ms, params.warmup_ms).saturating_add(self.waited_for(returned));
         if self.resting.pass(input.elapsed_ms, params.warmup_ms) {
             return true;
         }
-        let is_in_vain = self.back > saved.max(LEAST).0.saturating_mul(PARTS_OF_PAGE);
+        let is_in_vain = self.waits > saved.max(LEAST).0.saturating_mul(PARTS_OF_PAGE);
         if is_in_vain {
             self.resting.begin(params.warmup_ms, RESTS_MAX);
-            (self.amount, self.back) = (Pages::ZERO, 0);
+            (self.amount, self.waits) = (Pages::ZERO, 0);
         }
         is_in_vain
     }
@@ -364,7 +397,9 @@ impl State {
         self.out = decayed(self.out, input.elapsed_ms, params.warmup_ms).saturating_add(parts(reclaimed));
         // What returns at once may fall into two periods.
         let refaulted = input.refaulted + std::mem::replace(&mut self.refaulted, input.refaulted);
-        let is_share = |(share, of): (u64, u64)| parts(refaulted).saturating_mul(of) > self.out.saturating_mul(share);
+        let usual = (u128::from(self.back) * u128::from(input.elapsed_ms.0)).saturating_mul(2) / u128::from(usual_life(params).0.max(1));
+        let unusual = parts(refaulted).saturating_sub(u64::try_from(usual).unwrap_or(u64::MAX));
+        let is_share = |(share, of): (u64, u64)| unusual.saturating_mul(of) > self.out.saturating_mul(share);
         if !over || refaulted < LEAST || !is_share(FAILED) {
             return None;
         }
@@ -416,6 +451,11 @@ fn decayed(quantity: u64, time: Millis, life: Millis) -> u64 {
     // 1 / (1 + x) is exp(-x) for the short periods that there are, and never less.
     let kept = u128::from(quantity) * u128::from(life.0) / (u128::from(life.0) + u128::from(time.0)).max(1);
     u64::try_from(kept).unwrap_or(quantity)
+}
+
+/// The time over which a usual rate of refaults is a mean.
+fn usual_life(params: &Params) -> Millis {
+    Millis(params.warmup_ms.0.saturating_mul(USUAL_WARMUPS))
 }
 
 /// The time in which the amount doubles.

@@ -315,7 +315,7 @@ fn promotions_count_as_well_as_refaults() {
     assert!(matches!(check(2_000, 2_000, 1_000_000).0, Decision::Reclaim { .. }));
     let (decision, next) = check(2_000, 2_001, 1_000_000);
     assert_eq!(decision, Decision::Hold { reason: Hold::Refaults });
-    assert_eq!(next, State { amount: Pages(3_200), wait: 100, ..State::default() });
+    assert_eq!((next.amount, next.wait), (Pages(3_200), 100));
     assert!(matches!(check(0, 1_000, 4_000_000).0, Decision::Reclaim { .. }));
     assert!(matches!(check(0, 1_001, 4_000_000).0, Decision::Hold { .. }));
 }
@@ -353,7 +353,7 @@ proptest! {
         let pauses = serde_json::json!({"left": calm, "doublings": times, "calm": left % 2 == 0});
         let pauses: Pauses = serde_json::from_value(pauses).unwrap();
         let (amount, owed, needed) = (Pages(amount), Pages(owed), Pages(needed));
-        let state = State { amount, wait, owed, back, out, needed, resting, keeping: resting, pauses, refaulted: Pages(left), spared: RatioPpm(wait) };
+        let state = State { amount, wait, owed, back, out, needed, resting, keeping: resting, pauses, refaulted: Pages(left), spared: RatioPpm(wait), waits: out };
         let input = Input {
             job_age_ms: Millis(age),
             elapsed_ms: Millis(elapsed),
@@ -368,7 +368,7 @@ proptest! {
         let (next, decided) = step(&PARAMS, &state, &input);
         prop_assert_eq!((next, decided), step(&PARAMS, &state, &input));
         if let Decision::Reclaim { pages } = decided.decision {
-            prop_assert!(pages <= Pages(cache / 32).max(LEAST));
+            prop_assert!(pages <= Pages(cache / 8).max(LEAST));
         }
     }
 }
@@ -417,4 +417,63 @@ fn what_pages_cost_that_one_wait_brings_is_what_the_next_are_expected_to() {
         state.is_affordable(&PARAMS, &period, Pages(100))
     };
     assert_eq!([0, 1, 8].map(affordable), [false, false, true]);
+}
+
+#[test]
+fn what_returns_all_the_time_is_no_failure_of_a_request() {
+    // 40 pages return in each period, and the last ones took longer than the objective permits.
+    let fails = |steady: u64, last: u64| {
+        let mut state = State::default();
+        let period = |refaulted, reclaimed, allowed| Input {
+            allowance: Some(Pages(allowed)),
+            saved: Some(Pages(10_000)),
+            reclaimed: Some(Pages(reclaimed)),
+            ..input(100_000, refaulted)
+        };
+        for _ in 0..40 {
+            state = step(&PARAMS, &state, &period(steady, 0, 1_000)).0;
+        }
+        state = step(&PARAMS, &state, &period(steady, 64, 1_000)).0;
+        step(&PARAMS, &state, &period(last, 0, 10)).0.pauses.times() > 1
+    };
+    assert!(!fails(40, 40));
+    assert!(fails(0, 80) && fails(40, 120), "what returned beyond that is");
+}
+
+#[test]
+fn a_cache_that_few_waits_bring_back_may_be_out_in_between() {
+    // All that is out returns in each third period, 32 pages for each wait or one.
+    let out_at_most = |pages_per_wait: u64| {
+        let (mut state, mut out, mut most) = (State::default(), 0u64, 0);
+        for period in 0..600u64 {
+            let returned = if period % 3 == 2 { std::mem::take(&mut out) } else { 0 };
+            let (cost, waited) = (RatioPpm(10_000_000), Some(Pages(10 * returned / pages_per_wait)));
+            let allowance = Some(Pages(100_000));
+            let input = Input { refault_cost: cost, waited, allowance, saved: Some(Pages(out)), ..input(30_000 - out, returned) };
+            let (next, step) = step(&PARAMS, &state, &input);
+            state = next;
+            if let Decision::Reclaim { pages } = step.decision {
+                out += pages.0;
+                most = most.max(if period > 300 { out } else { 0 });
+            }
+        }
+        most
+    };
+    assert!(out_at_most(32) > 1_000 && out_at_most(1) < 400, "{} {}", out_at_most(32), out_at_most(1));
+}
+
+#[test]
+fn as_much_goes_out_at_once_as_may_return_within_a_warm_up() {
+    // A warm-up has five periods, in which 5,000 promotions are permitted, or 500 refaults, of 32,000 pages of cache.
+    let reclaims = |cost: u32, out: u64, reclaimed: Option<u64>| {
+        let state = State { amount: Pages(32_000), out: out * PARTS_OF_PAGE, ..State::default() };
+        let cost = RatioPpm(cost * 1_000_000);
+        let period = Input { allowance: Some(Pages(1_000)), refault_cost: cost, reclaimed: reclaimed.map(Pages), ..input(32_000, 0) };
+        let Decision::Reclaim { pages } = step(&PARAMS, &state, &period).1.decision else { return 0 };
+        pages.0
+    };
+    assert_eq!(reclaims(10, 0, None), 1_000, "one part in 32");
+    assert_eq!([reclaims(10, 0, Some(0)), reclaims(2, 0, Some(0))], [1_000, 2_500]);
+    assert_eq!(reclaims(2, 1_200, Some(0)), 1_500, "1,000 of 1,200 are of the last warm-up");
+    assert_eq!(reclaims(1, 0, Some(0)), 4_000, "one part in eight at most");
 }
