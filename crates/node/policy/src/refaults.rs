@@ -41,8 +41,8 @@
 //! a warm-up, what returns beyond a stall target is owed `2^n` times, so that a job of which each request fails uses an ever smaller
 //! part of its target. Neither applies to so few pages that the objective permits all of them to return within a warm-up.
 //!
-//! In one period at most one part in 32 of the cache goes out, or, up to one in eight, as much as the objective permits to return within a
-//! warm-up, if all of it does, and much has not returned at once lately. Where every page's age is known, at most those that are old; where only
+//! In one period at most one part in 32 of the cache goes out. While what returns is a part of what the objective permits, it is as much
+//! more, one part in eight at most, unless much returned at once lately. Where every page's age is known, at most those that are old; where only
 //! generations of the kernel are, at most those that no process maps, or that are in its older ones: code that runs is mapped and in the
 //! two youngest, and without it a program stands still.
 //!
@@ -62,7 +62,7 @@ use units::{Millis, Pages, RatioPpm};
 /// A period reclaims one part in this many of the cache at most.
 const PARTS: u64 = 32;
 
-/// The same, if the objective permits all of it to return.
+/// The same, if what returns is a quarter of what the objective permits, or less.
 const PARTS_MIN: u64 = 8;
 
 /// The smallest request. The kernel isolates so many pages at once (`MIN_LRU_BATCH` in `mm/vmscan.c`).
@@ -351,25 +351,27 @@ impl State {
 
     /// Whether the objective permits that all of what went out in the last warm-up, and another request, returns within one.
     fn is_affordable(&self, params: &Params, input: &Input, allowed: Pages) -> bool {
-        self.affordable(params, input, allowed) >= LEAST
+        let alone = promotions_of(Pages(self.out / PARTS_OF_PAGE + LEAST.0), input.refault_cost);
+        let cost = u128::from(self.waited_for(alone.0));
+        cost.saturating_mul(input.elapsed_ms.0.into()) <= u128::from(allowed.0) * u128::from(params.warmup_ms.0)
     }
 
-    /// How much more the objective permits to return within a warm-up, beside all of what went out in the last one.
-    fn affordable(&self, params: &Params, input: &Input, allowed: Pages) -> Pages {
-        // Promotions in a warm-up, each of which is worth so many refaults.
-        let allowed = u128::from(allowed.0) * u128::from(params.warmup_ms.0) / u128::from(input.elapsed_ms.0.max(1));
-        let cost = u128::from(self.waited_for(u64::from(input.refault_cost.0)).max(1));
-        let refaults = u64::try_from(allowed.saturating_mul(1_000_000) / cost).unwrap_or(u64::MAX);
-        Pages(refaults) - Pages(self.out / PARTS_OF_PAGE)
+    /// Refaults in such a period, by what returned lately.
+    fn usual(&self, params: &Params, input: &Input) -> Pages {
+        let parts = u128::from(self.back) * u128::from(input.elapsed_ms.0) / u128::from(usual_life(params).0.max(1));
+        Pages(u64::try_from(parts).unwrap_or(u64::MAX) / PARTS_OF_PAGE)
     }
 
     /// The most that goes out in a period.
     fn most(&self, params: &Params, input: &Input, allowed: Pages) -> Pages {
         let part = |parts: u64| Pages(input.cache.0 / parts);
         let is_calm = self.pauses.doublings == 0 && self.keeping.times == 0 && self.resting.times == 0;
-        let is_known = is_calm && reclaimed_in_order(input).is_some();
-        let affordable = if is_known { self.affordable(params, input, allowed) } else { Pages::ZERO };
-        affordable.clamp(part(PARTS), part(PARTS_MIN)).max(LEAST)
+        if !is_calm || reclaimed_in_order(input).is_none() {
+            return part(PARTS).max(LEAST);
+        }
+        let usual = self.waited_for(promotions_of(self.usual(params, input), input.refault_cost).0);
+        let returns = (input.promoted + Pages(usual)).0.saturating_mul(PARTS);
+        part((returns / allowed.0.max(1)).clamp(PARTS_MIN, PARTS)).max(LEAST)
     }
 
     /// Takes in what returned, and says whether the cache is left alone because it returned too soon.
@@ -397,8 +399,7 @@ impl State {
         self.out = decayed(self.out, input.elapsed_ms, params.warmup_ms).saturating_add(parts(reclaimed));
         // What returns at once may fall into two periods.
         let refaulted = input.refaulted + std::mem::replace(&mut self.refaulted, input.refaulted);
-        let usual = (u128::from(self.back) * u128::from(input.elapsed_ms.0)).saturating_mul(2) / u128::from(usual_life(params).0.max(1));
-        let unusual = parts(refaulted).saturating_sub(u64::try_from(usual).unwrap_or(u64::MAX));
+        let unusual = parts(refaulted - (self.usual(params, input) + self.usual(params, input)));
         let is_share = |(share, of): (u64, u64)| unusual.saturating_mul(of) > self.out.saturating_mul(share);
         if !over || refaulted < LEAST || !is_share(FAILED) {
             return None;

@@ -463,17 +463,22 @@ fn a_cache_that_few_waits_bring_back_may_be_out_in_between() {
 }
 
 #[test]
-fn as_much_goes_out_at_once_as_may_return_within_a_warm_up() {
-    // A warm-up has five periods, in which 5,000 promotions are permitted, or 500 refaults, of 32,000 pages of cache.
-    let reclaims = |cost: u32, out: u64, reclaimed: Option<u64>| {
-        let state = State { amount: Pages(32_000), out: out * PARTS_OF_PAGE, ..State::default() };
-        let cost = RatioPpm(cost * 1_000_000);
-        let period = Input { allowance: Some(Pages(1_000)), refault_cost: cost, reclaimed: reclaimed.map(Pages), ..input(32_000, 0) };
+fn while_little_returns_larger_parts_go_out() {
+    // 1,000 promotions are permitted in a period; a refault costs ten, and so many returned in each period.
+    let reclaims = |refaults: u64, knows: bool, doublings: u32| {
+        let pauses = serde_json::from_value(serde_json::json!({"left": 0, "doublings": doublings, "calm": true})).unwrap();
+        let back = refaults * 20 * PARTS_OF_PAGE;
+        let state = State { amount: Pages(32_000), back, pauses, ..State::default() };
+        let period = Input {
+            allowance: Some(Pages(1_000)),
+            refault_cost: RatioPpm(10_000_000),
+            reclaimed: knows.then_some(Pages::ZERO),
+            ..input(32_000, 0)
+        };
         let Decision::Reclaim { pages } = step(&PARAMS, &state, &period).1.decision else { return 0 };
         pages.0
     };
-    assert_eq!(reclaims(10, 0, None), 1_000, "one part in 32");
-    assert_eq!([reclaims(10, 0, Some(0)), reclaims(2, 0, Some(0))], [1_000, 2_500]);
-    assert_eq!(reclaims(2, 1_200, Some(0)), 1_500, "1,000 of 1,200 are of the last warm-up");
-    assert_eq!(reclaims(1, 0, Some(0)), 4_000, "one part in eight at most");
+    assert_eq!([1_000, 100, 51, 26, 0].map(|refaults| reclaims(refaults, true, 0)), [1_000, 1_066, 2_133, 4_000, 4_000]);
+    assert_eq!(reclaims(0, false, 0), 1_000, "it is not known what went out");
+    assert_eq!(reclaims(0, true, 1), 1_000, "a request failed");
 }
