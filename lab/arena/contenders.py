@@ -181,5 +181,5 @@ CONTENDERS: Sequence[Contender] = (
     *(_high(percent) for percent in (90, 75, 60)),
     *(_damon_reclaim(age) for age in (30, 15, 6)),
     *(_ours(policy, group) for policy in POLICIES for group in CLASSES),
-    *(_by_stalls(percent) for percent in (1, 2)),
+    *(_by_stalls(percent) for percent in (1, 2, 4)),
 )
