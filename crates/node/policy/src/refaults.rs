@@ -21,7 +21,8 @@
 //! ([`crate::cold_age`]). Page cache cannot be called back, but what was needed is back after its refault, and protected: the kernel
 //! activates pages that return.
 //!
-//! A stall target is a mean over time. What exceeds it is owed, and nothing goes out until quieter periods have made up for it.
+//! A stall target is a mean over time. What exceeds it is owed, and nothing goes out until quieter periods have made up for it. It is
+//! kept as the time in which the target permits as much, because the latency of a promotion may be found to be another meanwhile.
 //!
 //! What the objective permits is not worth its cost where nothing is saved for it: a cache of which each page returns at once stays
 //! what it is. Pages that are out for `t` on average return at the rate `saved / t`, so that in the time `t` as many return as are out
@@ -125,9 +126,9 @@ pub struct State {
     amount: Pages,
     /// Periods to wait for.
     wait: u32,
-    /// What returned beyond a stall target and the following periods have not made up for, in promotions.
-    #[serde(default)]
-    owed: Pages,
+    /// What returned beyond a stall target and the following periods have not made up for: the time in which it permits as much.
+    #[serde(default, rename = "owed_ms")]
+    owed: Millis,
     /// What returned in the last [`USUAL_WARMUPS`], in [`PARTS_OF_PAGE`], with exponential weights.
     #[serde(default, skip_serializing_if = "is_zero")]
     back: u64,
@@ -323,18 +324,23 @@ impl State {
 
     /// Takes in what returned in a period, and says whether it forbids to reclaim more.
     fn is_over(&mut self, params: &Params, input: &Input, returned: Pages, allowed: Pages) -> bool {
-        let was_over = self.wait > 0 || self.owed > Pages::ZERO;
+        let was_over = self.wait > 0 || self.owed > Millis::ZERO;
         let over = returned > allowed;
         if input.allowance.is_some() {
             self.wait = 0;
             let times = if self.is_affordable(params, input, allowed) { 1 } else { self.pauses.times() };
-            let owed = self.owed + Pages((returned - allowed).0.saturating_mul(times));
-            self.owed = (owed - (allowed - returned)).min(Pages(allowed.0.saturating_mul(OWED_PERIODS_MAX)));
+            let permitted_in = |pages: Pages| {
+                let ms = u128::from(pages.0) * u128::from(input.elapsed_ms.0) / u128::from(allowed.0.max(1));
+                Millis(u64::try_from(ms).unwrap_or(u64::MAX))
+            };
+            let owed = self.owed + permitted_in(Pages((returned - allowed).0.saturating_mul(times)));
+            let most = Millis(input.elapsed_ms.0.saturating_mul(OWED_PERIODS_MAX));
+            self.owed = owed.saturating_sub(permitted_in(allowed - returned)).min(most);
             // What returns while some is owed went out before the amount was halved.
             self.amount = if over && !was_over { Pages(self.amount.0 / 2) } else { self.amount };
-            return over || self.owed > Pages::ZERO;
+            return over || self.owed > Millis::ZERO;
         }
-        self.owed = Pages::ZERO;
+        self.owed = Millis::ZERO;
         if over {
             self.amount = Pages(self.amount.0 / 2);
             self.wait = self.wait.saturating_add(u32::from(observations_needed(params.percentile))).min(WAIT_MAX);

@@ -238,7 +238,7 @@ fn what_failed_requests_cost_is_owed_several_times() {
     let owed = |doublings: u32, allowed: u64| {
         let pauses = serde_json::from_value(serde_json::json!({"left": 0, "doublings": doublings, "calm": true})).unwrap();
         let input = Input { allowance: Some(Pages(allowed)), ..input(100_000, 100) };
-        step(&PARAMS, &State { pauses, ..State::default() }, &input).0.owed.0
+        step(&PARAMS, &State { pauses, ..State::default() }, &input).0.owed.0 * allowed / PERIOD.0
     };
     assert_eq!([owed(0, 10), owed(1, 10), owed(2, 10)], [90, 180, 360]);
     assert_eq!(owed(7, 10), 640, "at most 64 periods' worth");
@@ -352,7 +352,7 @@ proptest! {
         let resting: Rests = serde_json::from_value(serde_json::json!({"left": left, "times": times, "calm": calm})).unwrap();
         let pauses = serde_json::json!({"left": calm, "doublings": times, "calm": left % 2 == 0});
         let pauses: Pauses = serde_json::from_value(pauses).unwrap();
-        let (amount, owed, needed) = (Pages(amount), Pages(owed), Pages(needed));
+        let (amount, owed, needed) = (Pages(amount), Millis(owed), Pages(needed));
         let state = State { amount, wait, owed, back, out, needed, resting, keeping: resting, pauses, refaulted: Pages(left), spared: RatioPpm(wait), waits: out };
         let input = Input {
             job_age_ms: Millis(age),
@@ -395,7 +395,7 @@ fn pages_that_one_wait_brings_cost_as_much_as_the_wait() {
         let waited = waited.map(Pages);
         let period = Input { allowance: Some(Pages(1_000)), refault_cost: RatioPpm(100_000_000), waited, ..input(100_000, 256) };
         let (state, step) = step(&PARAMS, &State::default(), &period);
-        (state.owed, step.returned, step.decision)
+        (Pages(state.owed.0 / (PERIOD.0 / 1_000)), step.returned, step.decision)
     };
     let over = Decision::Hold { reason: Hold::Refaults };
     assert_eq!(decide(None), (Pages(24_600), Pages(25_600), over), "each as if it had waited alone");
@@ -481,4 +481,14 @@ fn while_little_returns_larger_parts_go_out() {
     assert_eq!([1_000, 100, 51, 26, 0].map(|refaults| reclaims(refaults, true, 0)), [1_000, 1_066, 2_133, 4_000, 4_000]);
     assert_eq!(reclaims(0, false, 0), 1_000, "it is not known what went out");
     assert_eq!(reclaims(0, true, 1), 1_000, "a request failed");
+}
+
+#[test]
+fn what_is_owed_is_time() {
+    // Twice what is permitted returned; in the next period promotions are found to take four times as long, so that a quarter is.
+    let period = |allowed, promoted| Input { allowance: Some(Pages(allowed)), promoted: Pages(promoted), ..input(100_000, 0) };
+    let (state, _) = step(&PARAMS, &State::default(), &period(1_000, 2_000));
+    assert_eq!(state.owed, PERIOD);
+    let (state, next) = step(&PARAMS, &state, &period(250, 0));
+    assert_eq!((state.owed, next.decision), (Millis::ZERO, Decision::Reclaim { pages: LEAST }));
 }
