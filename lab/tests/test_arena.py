@@ -5,7 +5,7 @@ import pytest
 from arena import curves, page, result
 from arena.contenders import CONTENDERS
 from arena.curves import Point
-from arena.measure import Measured, Run
+from arena.measure import DISK_US, ZSWAP_US, Faults, Measured, Run, lost_us
 from thermolab.qemu import MIB
 
 
@@ -79,3 +79,10 @@ def test_intervals_need_repeats() -> None:
     row = found["ranking"]["0.01"]["Thermocline auto"]
     assert (row["geomean_ratio_to_best_peer"], row["interval"]) == (pytest.approx(1.0), pytest.approx([0.5, 1.5]))
     assert result.compare({"five": pair[:1]}, CONTENDERS, "6.12")["ranking"]["0.01"]["MGLRU script"]["interval"] is None
+
+
+def test_pages_that_one_read_brings_are_one_wait() -> None:
+    before = Faults(zswap=5, disk=100, reads=2000)
+    # 64 pages by two reads, beside three of what the job had never had; then 64 pages without read-ahead.
+    assert lost_us(before, Faults(zswap=6, disk=164, reads=2005)) == {"zswap": ZSWAP_US, "disk": 5 * DISK_US}
+    assert lost_us(before, Faults(zswap=5, disk=164, reads=2500)) == {"zswap": 0, "disk": 64 * DISK_US}
