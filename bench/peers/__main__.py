@@ -71,8 +71,8 @@ def _seconds(way: Callable[[], versions.Sums]) -> float:
 def _ours(program: str, directory: str) -> tuple[int, int]:
     """Returns thermocline's own sums for the same pair: promotions, and entries with far memory.
 
-    Its stored bytes are not compared, because they exclude incompressible pages, which the other versions do not model. They
-    implement SDFM section 4.3 alone, without what the defaults add to it.
+    Its stored bytes are not compared, because they exclude incompressible pages, which the other versions do not
+    model. They implement SDFM section 4.3 alone, without what the defaults add to it.
     """
     percentile, warmup = f"{PAIR.percentile_ppm / 10_000:g}%", f"{PAIR.warmup_ms // 1000}s"
     argv = [
