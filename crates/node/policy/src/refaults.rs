@@ -31,28 +31,31 @@
 //! that a build reads again by large requests each time may be out in between.
 //!
 //! The last pages to go out are the most used, and many of them may return at one event, such as a program that starts again. If at
-//! once, which may be in two periods, and beyond the objective, four fifths as many return as went out in the last warm-up, the cache is
-//! needed as it is then: none of it goes out for four warm-ups, and for 8, 16 and 32 if that happens again. What the cache has beyond that
-//! still may. Where ages of the pages are known, only old ones go out, and this does not apply.
+//! once, which may be in two periods, and beyond the objective, four fifths as many return as went out in the last warm-up, the
+//! cache is needed as it is then: none of it goes out for four warm-ups, and for 8, 16 and 32 if that happens again. What the cache
+//! has beyond that still may. Where ages of the pages are known, only old ones go out, and this does not apply.
 //!
 //! If, beyond the objective, half as many return at once as went out in the last warm-up, the agent was too fast to see it: by then
-//! more had followed. What returned at the same rate all the time is not of that: it went out long before. From then on it pauses after each request, and reclaims more only after a pause in which that did not happen
-//! again. After a failure a pause is two warm-ups, or twice the last one up to 32, and each pause without a failure halves it again. A
-//! shorter one showed nothing: it ended before a build began again and read what had gone out. As long as a pause is `2^n` quarters of
-//! a warm-up, what returns beyond a stall target is owed `2^n` times, so that a job of which each request fails uses an ever smaller
-//! part of its target. Neither applies to so few pages that the objective permits all of them to return within a warm-up.
+//! more had followed. What returned at the same rate all the time is not of that: it went out long before. From then on it pauses
+//! after each request, and reclaims more only after a pause in which that did not happen again. After a failure a pause is two
+//! warm-ups, or twice the last one up to 32, and each pause without a failure halves it again. A shorter one showed nothing: it
+//! ended before a build began again and read what had gone out. As long as a pause is `2^n` quarters of a warm-up, what returns
+//! beyond a stall target is owed `2^n` times, so that a job of which each request fails uses an ever smaller part of its target.
+//! Neither applies to so few pages that the objective permits all of them to return within a warm-up.
 //!
-//! In one period at most one part in 32 of the cache goes out. While what returns is a part of what the objective permits, it is as much
-//! more, one part in eight at most, unless much returned at once lately. Where every page's age is known, at most those that are old; where only
-//! generations of the kernel are, at most those that no process maps, or that are in its older ones: code that runs is mapped and in the
-//! two youngest, and without it a program stands still.
+//! In one period at most one part in 32 of the cache goes out. While less returns than the objective permits, it is more in
+//! proportion: one part in eight if a quarter of it returns, or less, unless much returned at once lately. Where every page's age
+//! is known, at most those that are old; where only generations of the kernel are, at most those that no process maps, or that are
+//! in its older ones: code that runs is mapped and in the two youngest, and without it a program stands still.
 //!
 //! # Properties
-//! Each is a test of this name: a cache that nothing reads goes out; a cache that is read at random keeps the objective in K of
-//! the periods; dearer refaults leave more of the cache; pages that one wait brings cost as much as the wait; a cache whose pages return at once is left alone; so is what returned in a
-//! burst; after a failure one request at a time is tried; a pause lasts until what went out has had time to return; what failed requests
-//! cost is owed several times; what may return within a warm-up needs no pause; it never acts before the warm-up; it is deterministic
-//! for any input.
+//! Each is a test of this name: a cache that nothing reads goes out; a cache that is read at random keeps the objective in K of the
+//! periods; dearer refaults leave more of the cache; pages that one wait brings cost as much as the wait; a cache whose pages
+//! return at once is left alone; so is what returned in a burst; after a failure one request at a time is tried; a pause lasts
+//! until what went out has had time to return; what failed requests cost is owed several times; what is owed is time; what may
+//! return within a warm-up needs no pause; what returns all the time is no failure of a request; a cache that few waits bring back
+//! may be out in between; while little returns larger parts go out; it never acts before the warm-up; it is deterministic for any
+//! input.
 
 use serde::{Deserialize, Serialize};
 
