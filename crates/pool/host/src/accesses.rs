@@ -203,7 +203,7 @@ pub struct Sampled {
     pub seen: Seen,
     /// Of each mapping, in their order.
     pub accessed: Vec<Accessed>,
-    /// CPU time of the kernel's threads that saw it; the rest is the caller's.
+    /// CPU time of the kernel's threads that saw it, as far as it can be read; the rest is the caller's.
     pub kernel_cpu: Duration,
 }
 

@@ -49,7 +49,7 @@ pub struct Usage {
     /// How accesses were seen. Without that the two values above are zero.
     #[serde(default)]
     pub seen: Seen,
-    /// CPU time of the kernel's threads that saw them.
+    /// CPU time of the kernel's threads that saw them, as far as it can be read.
     #[serde(skip)]
     pub kernel_cpu: Duration,
 }

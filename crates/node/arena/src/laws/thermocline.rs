@@ -42,6 +42,7 @@ struct Readings {
     at_ms: Option<u64>,
     promoted: u64,
     refaulted: u64,
+    /// Waits for devices; of the law of pressure, memory stalls as well.
     stalled_us: u64,
 }
 
