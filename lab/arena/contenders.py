@@ -12,6 +12,9 @@ from thermolab import node
 from thermolab.guest import Guest
 from thermolab.qemu import MIB
 
+PACKAGES = ("damo", "oomd")
+"""Debian packages of contenders."""
+
 CGROUP = "contender"
 """The cgroup of a contender's own processes."""
 
@@ -137,6 +140,26 @@ def _damon_reclaim(min_age_s: int) -> Contender:
     return Contender("DAMON_RECLAIM", f"{min_age_s} s", start, why)
 
 
+def _damo(percent: float) -> Contender:
+    command = [
+        *("damo", "start", "paddr", "--monitoring_intervals", "20ms", "400ms", "1s"),
+        *("--damos_action", "pageout", "--damos_access_rate", "0%", "0%", "--damos_age", "2s", "max"),
+        *("--damos_quota_interval", "1s", "--damos_quota_time", "200ms", "--damos_quota_space", "128MB"),
+        *("--damos_quota_goal", "some_mem_psi_us", f"{percent * 10:g}ms"),
+    ]
+
+    def start(guest: Guest, jobs: Sequence[str], _: Mapping[str, float]) -> None:
+        del jobs
+        guest.run(command)
+
+    why = (
+        f"Debian's damo, `{' '.join(command)}`: pages out what was not accessed for 2 s (120 s compressed), as much as "
+        f"the quota's goal permits, {percent:g} % of the guest's time stalled by memory; samples and quota_time as for "
+        "DAMON_RECLAIM, and the whole guest likewise. The kernel's own filter spares young pages"
+    )
+    return Contender("damo", f"{percent:g} %", start, why)
+
+
 def _ours(policy: str, group: str) -> Contender:
     def start(guest: Guest, jobs: Sequence[str], _: Mapping[str, float]) -> None:
         settings: node.Settings = {"agent.policy": policy, "zswap.manage": False}
@@ -180,6 +203,7 @@ CONTENDERS: Sequence[Contender] = (
     *(_senpai(percent) for percent in (0.5, 1, 5)),
     *(_high(percent) for percent in (90, 75, 60)),
     *(_damon_reclaim(age) for age in (30, 15, 6)),
+    *(_damo(percent) for percent in (0.5, 1, 5)),
     *(_ours(policy, group) for policy in POLICIES for group in CLASSES),
     *(_by_stalls(percent) for percent in (1, 2, 4)),
 )

@@ -13,7 +13,7 @@ from thermolab.kernels import Kernel
 from thermolab.qemu import GIB, Machine
 
 from . import programs
-from .contenders import CGROUP, NOTHING, Contender
+from .contenders import CGROUP, NOTHING, PACKAGES, Contender
 from .programs import Program
 
 SETTLE_SECONDS = 160
@@ -87,7 +87,7 @@ def run(
     with Guest(
         kernel,
         Machine(memory_bytes=2 * GIB),
-        root=rootfs.image(programs.PACKAGES, programs.COMPILED),
+        root=rootfs.image((*programs.PACKAGES, *PACKAGES), programs.COMPILED),
         binaries=binaries,
         console=directory / "console.log",
     ) as guest:

@@ -16,10 +16,10 @@ from thermolab.truth import Region, Workload, poisson
 SOURCES = Path(__file__).parent
 COMPILED = SOURCES / "Sessions.java"
 PACKAGES = (
-    *("gcc", "libc6-dev", "memcached", "nginx", "oomd", "openjdk-21-jdk-headless", f"postgresql-{rootfs.POSTGRESQL}"),
+    *("gcc", "libc6-dev", "memcached", "nginx", "openjdk-21-jdk-headless", f"postgresql-{rootfs.POSTGRESQL}"),
     *("procps", "python3", "redis-server"),
 )
-"""Debian packages of the guests, those of contenders included."""
+"""Debian packages of the programs."""
 
 _LOAD_SECONDS = 3600
 """Longer than any guest lives."""
