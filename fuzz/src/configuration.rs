@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use config::{Bundle, Config};
-use units::quantity::{parse_bytes, parse_duration, parse_rate, parse_ratio};
+use units::quantity::{parse_bytes, parse_duration, parse_rate, parse_ratio, print_bytes, print_duration, print_ratio};
 
 use crate::text;
 
@@ -13,7 +13,13 @@ pub(crate) fn quantities(bytes: &[u8]) -> bool {
     let valid = [parse_bytes(text).is_ok(), parse_duration(text).is_ok(), parse_rate(text).is_ok(), parse_ratio(text).is_ok()];
     // What is printed is read as the same: settings are shown and stored in this form.
     if let Ok(read) = parse_bytes(text) {
-        assert_eq!(parse_bytes(&read.to_string()).ok(), Some(read), "{text:?} is printed as {read}");
+        assert_eq!(parse_bytes(&print_bytes(read)).ok(), Some(read), "{text:?} is printed as {}", print_bytes(read));
+    }
+    if let Ok(read) = parse_duration(text) {
+        assert_eq!(parse_duration(&print_duration(read)).ok(), Some(read), "{text:?} is printed as {}", print_duration(read));
+    }
+    if let Ok(read) = parse_ratio(text) {
+        assert_eq!(parse_ratio(&print_ratio(read)).ok(), Some(read), "{text:?} is printed as {}", print_ratio(read));
     }
     valid.contains(&true)
 }

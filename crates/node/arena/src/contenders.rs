@@ -9,7 +9,7 @@ use crate::law::Law;
 use crate::laws::damon::DamonReclaim;
 use crate::laws::high::MemoryHigh;
 use crate::laws::idle::IdleThreshold;
-use crate::laws::katalyst::KatalystPsi;
+use crate::laws::katalyst::{KatalystPsi, KatalystRefault};
 use crate::laws::marginal::Marginal;
 use crate::laws::mglru_script::MglruScript;
 use crate::laws::senpai::Senpai;
@@ -36,6 +36,8 @@ pub enum Contender {
     IdleThreshold(u64),
     /// A threshold of pressure, as a share of time.
     KatalystPsi(f64),
+    /// A target of accuracy: the share of what is reclaimed that does not return soon.
+    KatalystRefault(f64),
     /// One of our policies.
     Ours(Ours),
     /// A candidate: one of our policies, with a second threshold behind zswap.
@@ -61,6 +63,8 @@ pub struct Ours {
 const AGES_S: [u64; 4] = [3_600, 1_800, 900, 360];
 /// The guest arena's, and the target of TMO section 3.3.
 const PRESSURES: [f64; 4] = [0.001, 0.005, 0.01, 0.05];
+/// Katalyst's default is 99 %.
+const ACCURACIES: [f64; 4] = [0.999, 0.99, 0.95, 0.8];
 /// The second threshold of the candidate: idle for an hour of a production machine.
 const TWICE_COLD_S: u64 = 3_600;
 const LIMITS: [u64; 4] = [90, 75, 60, 45];
@@ -105,6 +109,7 @@ impl Contender {
         all.extend(AGES_S.map(Self::DamonReclaim));
         all.extend(AGES_S.map(Self::IdleThreshold));
         all.extend(PRESSURES.map(Self::KatalystPsi));
+        all.extend(ACCURACIES.map(Self::KatalystRefault));
         for (policy, sampled) in [(Policy::ColdAge, false), (Policy::Auto, false), (Policy::Auto, true), (Policy::Pressure, false)] {
             all.extend(Ours::intensities(policy, sampled).into_iter().map(Self::Ours));
         }
@@ -124,6 +129,7 @@ impl Contender {
             Self::DamonReclaim(_) => "DAMON_RECLAIM",
             Self::IdleThreshold(_) => "idle threshold",
             Self::KatalystPsi(_) => "Katalyst psi",
+            Self::KatalystRefault(_) => "Katalyst refault",
             Self::Ours(Ours { policy: Policy::ColdAge, .. }) => "Thermocline cold_age",
             Self::Ours(Ours { policy: Policy::Auto, sampled: false, .. }) => "Thermocline auto",
             Self::Ours(Ours { policy: Policy::Auto, sampled: true, .. }) => "Thermocline auto, sampled",
@@ -157,6 +163,7 @@ impl Contender {
             Self::DamonReclaim(min_age_s) => Box::new(DamonReclaim::new(seconds(min_age_s), seed)),
             Self::IdleThreshold(idle_s) => Box::new(IdleThreshold::new(seconds(idle_s), seconds(60))),
             Self::KatalystPsi(threshold) => Box::new(KatalystPsi::new(threshold, seconds(30))),
+            Self::KatalystRefault(accuracy) => Box::new(KatalystRefault::new(accuracy, seconds(30))),
             Self::Ours(ours) => Box::new(ours.law(ours.constants(trace), trace, seed)),
             Self::TwiceCold(ours) => {
                 let first = ours.law(ours.constants(trace), trace, seed);
@@ -175,7 +182,7 @@ impl fmt::Display for Contender {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self {
             Self::MglruScript(age_s) | Self::DamonReclaim(age_s) | Self::IdleThreshold(age_s) => write!(f, "{} min", age_s / 60),
-            Self::Senpai(share) | Self::KatalystPsi(share) => write!(f, "{} %", share * 100.0),
+            Self::Senpai(share) | Self::KatalystPsi(share) | Self::KatalystRefault(share) => write!(f, "{} %", share * 100.0),
             Self::MemoryHigh(percent) => write!(f, "{percent} %"),
             Self::Ours(ours) | Self::TwiceCold(ours) | Self::Marginal(ours) => match ours.stall_target {
                 Some(target) => write!(f, "{} %", f64::from(target.0) / 1e4),

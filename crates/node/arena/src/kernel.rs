@@ -6,6 +6,9 @@
 //!   page cache that was read twice or more since it entered its generation moves to the next one (`sort_folio`).
 //! - Every return is counted as a refault. It counts as a memory stall only if the generation that the page left from is still the
 //!   oldest (`lru_gen_refault`, `PG_workingset`). A wait for a device is an I/O stall in any case.
+//! - Page cache is read ahead: adjacent pages that are read in the same interval are one read for every [`Costs::readahead_pages`] of
+//!   them, and one wait (`page_cache_ra_unbounded`). All count as refaults, as the kernel counts pages and not reads. Windows that
+//!   grow, and pages that nothing reads behind a window's end, are not simulated.
 //! - Within a generation, order is lost: groups are reclaimed in the order of their numbers, from where the last reclaim ended.
 
 use policy::balance::AnonFileBias;
@@ -22,14 +25,16 @@ use crate::trace::{Kind, Trace};
 pub struct Costs {
     /// From zswap.
     pub zswap_us: u32,
-    /// From a swap device, or from a file.
+    /// From a swap device, or of one read of a file.
     pub device_us: u32,
+    /// Pages of a file that one read brings at most.
+    pub readahead_pages: u32,
 }
 
 impl Default for Costs {
-    /// Those of the guest arena: a fault that decompresses, and a slow SSD (TMO section 2.5).
+    /// Those of the guest arena: a fault that decompresses, a slow SSD (TMO section 2.5), and Linux's `read_ahead_kb` of 128.
     fn default() -> Self {
-        Self { zswap_us: 120, device_us: 500 }
+        Self { zswap_us: 120, device_us: 500, readahead_pages: 32 }
     }
 }
 
@@ -67,6 +72,10 @@ pub struct Counters {
     pub refaulted: u64,
     /// Groups that were reclaimed, of both kinds (`pgsteal`).
     pub reclaimed: u64,
+    /// Groups that reclaim went through, whether it reclaimed them or not (`pgscan`).
+    pub scanned: u64,
+    /// Groups that returned while the generation that they left from was still the oldest (`workingset_activate`).
+    pub activated: u64,
     /// Groups that returned from zswap.
     pub zswap_returns: u64,
     /// Groups that returned from a device or a file.
@@ -82,6 +91,26 @@ pub struct Touch {
     pub before: Option<u32>,
     /// Where it was.
     pub from: Place,
+}
+
+/// What the last read of a file in an interval has brought.
+#[derive(Clone, Copy, Debug, Default)]
+struct Window {
+    /// The group behind the last access: another one ends the window.
+    next: u32,
+    /// Pages from there on that the read has brought.
+    pages: u64,
+}
+
+impl Window {
+    /// Moves on past a group. Returns the reads that it takes if its pages must come from the file, else none.
+    fn reads(&mut self, group: u32, pages: u64, is_far: bool, readahead_pages: u32) -> u64 {
+        let brought = if group == self.next { self.pages } else { 0 };
+        let (readahead, missing) = (u64::from(readahead_pages.max(1)), if is_far { pages.saturating_sub(brought) } else { 0 });
+        let reads = missing.div_ceil(readahead);
+        *self = Self { next: group + 1, pages: (brought + reads * readahead).saturating_sub(pages) };
+        reads
+    }
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -146,9 +175,9 @@ impl<'a> Kernel<'a> {
         let trace = self.trace;
         self.touches.clear();
         let Some(interval) = trace.intervals.get(self.now as usize) else { return };
-        let (mut memory_us, mut io_us) = (0, 0);
+        let (mut memory_us, mut io_us, mut window) = (0, 0, Window::default());
         for &group in &interval.accessed {
-            let (memory, io) = self.touch(group);
+            let (memory, io) = self.touch(group, &mut window);
             (memory_us, io_us) = (memory_us + memory, io_us + io);
         }
         self.memory_stall.add(memory_us, trace.interval_ms);
@@ -159,18 +188,19 @@ impl<'a> Kernel<'a> {
     }
 
     /// One access. Returns its memory stall and its I/O stall, in microseconds.
-    fn touch(&mut self, group: u32) -> (u64, u64) {
+    fn touch(&mut self, group: u32, window: &mut Window) -> (u64, u64) {
         let kind = self.trace.groups[group as usize].kind;
         let state = self.states[group as usize];
         let before = (state.place != Place::Absent).then_some(state.last);
         self.touches.push(Touch { group, before, from: state.place });
+        let waits = self.waits(group, kind, state.place, window);
         let (mut stalls, mut next) = ((0, 0), State { last: self.now, place: Place::Resident, ..state });
         if state.place == Place::Resident {
             next.reads = state.reads.saturating_add(1);
         } else {
             let recent = state.place.is_far() && state.left_from == self.lru.oldest(kind);
             if state.place.is_far() {
-                stalls = self.give_back(group, kind, state.place, recent);
+                stalls = self.give_back(group, kind, state.place, recent, waits);
             }
             next.reads = 1 + u8::from(recent);
             next.seq = self.lru.add(kind, if kind == Kind::Anon { self.lru.youngest() } else { self.lru.for_new_file() });
@@ -181,10 +211,18 @@ impl<'a> Kernel<'a> {
         stalls
     }
 
-    fn give_back(&mut self, group: u32, kind: Kind, from: Place, recent: bool) -> (u64, u64) {
+    /// How many waits an access takes: one for each page of anonymous memory, one for each read of a file.
+    fn waits(&self, group: u32, kind: Kind, place: Place, window: &mut Window) -> u64 {
         let pages = u64::from(self.trace.group_pages);
+        match kind {
+            Kind::Anon => pages * u64::from(place.is_far()),
+            Kind::File => window.reads(group, pages, place.is_far(), self.costs.readahead_pages),
+        }
+    }
+
+    fn give_back(&mut self, group: u32, kind: Kind, from: Place, recent: bool, waits: u64) -> (u64, u64) {
         self.leave_far(group, from);
-        let us = pages * u64::from(if from == Place::Zswap { self.costs.zswap_us } else { self.costs.device_us });
+        let us = waits * u64::from(if from == Place::Zswap { self.costs.zswap_us } else { self.costs.device_us });
         self.counters.lost_us += us;
         let returns = if from == Place::Zswap { &mut self.counters.zswap_returns } else { &mut self.counters.device_returns };
         *returns += 1;
@@ -192,6 +230,7 @@ impl<'a> Kernel<'a> {
         *refaults += 1;
         if recent {
             self.lru.refaulted(kind);
+            self.counters.activated += 1;
         }
         (if recent { us } else { 0 }, if from == Place::Zswap { 0 } else { us })
     }
@@ -328,6 +367,7 @@ impl<'a> Kernel<'a> {
             if self.trace.groups[at].kind != kind || state.place != Place::Resident || self.lru.of(kind, state.seq) != oldest {
                 continue;
             }
+            self.counters.scanned += 1;
             let keep = match kind {
                 Kind::Anon => state.accessed.then_some(self.lru.youngest()),
                 Kind::File => (state.reads > 1).then_some(oldest + 1),

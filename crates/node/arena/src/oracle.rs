@@ -30,8 +30,8 @@ impl Oracle {
     #[must_use]
     pub fn new(trace: &Trace, costs: Costs) -> Self {
         let mut steps: BTreeMap<(u64, u64), u64> = BTreeMap::new();
-        for_each_gap(trace, |group, intervals, is_paid| {
-            for (saved, cost) in choices(trace, &group, intervals, costs, is_paid).into_iter().flatten() {
+        for_each_gap(trace, |group, intervals, returned| {
+            for (saved, cost) in choices(trace, &group, intervals, costs, returned).into_iter().flatten() {
                 *steps.entry((saved, cost)).or_default() += 1;
             }
         });
@@ -68,13 +68,17 @@ impl Oracle {
 
 /// The steps of a gap: from nothing to its first choice, and from that to the second one. Ratios of saved bytes to cost fall from
 /// step to step; a choice that is above no line between others is left out.
-fn choices(trace: &Trace, group: &Group, intervals: u64, costs: Costs, is_paid: bool) -> [Option<(u64, u64)>; 2] {
+fn choices(trace: &Trace, group: &Group, intervals: u64, costs: Costs, returned: Option<Return>) -> [Option<(u64, u64)>; 2] {
     let (size, pages) = (trace.group_bytes().0, u64::from(trace.group_pages));
     let device = (intervals * size, pages * u64::from(costs.device_us));
-    if !is_paid {
+    let Some(Return { adjacent }) = returned else {
         return [Some((device.0, 0)), None];
+    };
+    if group.kind == Kind::File {
+        let by_one_read = (adjacent * pages).min(u64::from(costs.readahead_pages)).max(1);
+        return [Some((device.0, device.1 / by_one_read)), None];
     }
-    if group.kind == Kind::File || !group.compresses() {
+    if !group.compresses() {
         return [Some(device), None];
     }
     let zswap = (intervals * (size - group.compressed.share_of(size)), pages * u64::from(costs.zswap_us));
@@ -85,26 +89,40 @@ fn choices(trace: &Trace, group: &Group, intervals: u64, costs: Costs, is_paid: 
     [Some(zswap), Some((device.0 - zswap.0, device.1 - zswap.1))]
 }
 
-/// Calls `take` with each gap: its group, its measured intervals, and whether a measured access ends it.
-fn for_each_gap(trace: &Trace, mut take: impl FnMut(Group, u64, bool)) {
+/// A measured access that ends a gap.
+#[derive(Clone, Copy, Debug)]
+struct Return {
+    /// Groups of page cache that are accessed in the same interval and have adjacent numbers, this one included.
+    adjacent: u64,
+}
+
+/// For each access of an interval, the length of the run of adjacent groups of page cache that it is in; one for anonymous memory.
+fn adjacent(trace: &Trace, accessed: &[u32]) -> Vec<u64> {
+    let is_file = |group: u32| trace.groups[group as usize].kind == Kind::File;
+    let runs = accessed.chunk_by(|&one, &next| next == one + 1 && is_file(one) && is_file(next));
+    runs.flat_map(|run| std::iter::repeat_n(run.len() as u64, run.len())).collect()
+}
+
+/// Calls `take` with each gap: its group, its measured intervals, and the measured access that ends it, if one does.
+fn for_each_gap(trace: &Trace, mut take: impl FnMut(Group, u64, Option<Return>)) {
     let settle = trace.settle;
     let mut last: Vec<Option<u32>> = vec![None; trace.groups.len()];
     // At the end of interval `from` the group may be out for the first time; at the end of `until` no more.
     let measured = |from: u32, until: u32| u64::from(until.saturating_sub(from.max(settle)));
     let mut now = 0;
     for interval in &trace.intervals {
-        for &group in &interval.accessed {
+        for (&group, adjacent) in interval.accessed.iter().zip(adjacent(trace, &interval.accessed)) {
             if let Some(from) = last[group as usize].replace(now)
                 && measured(from, now) > 0
             {
-                take(trace.groups[group as usize], measured(from, now), true);
+                take(trace.groups[group as usize], measured(from, now), Some(Return { adjacent }));
             }
         }
         for &group in &interval.freed {
             if let Some(from) = last[group as usize].take()
                 && measured(from, now) > 0
             {
-                take(trace.groups[group as usize], measured(from, now), false);
+                take(trace.groups[group as usize], measured(from, now), None);
             }
         }
         now += 1;
@@ -113,7 +131,7 @@ fn for_each_gap(trace: &Trace, mut take: impl FnMut(Group, u64, bool)) {
         if let Some(from) = from
             && measured(from, now) > 0
         {
-            take(*group, measured(from, now), false);
+            take(*group, measured(from, now), None);
         }
     }
 }

@@ -101,6 +101,15 @@ impl<'a> View<'a> {
         self.0.generations()
     }
 
+    /// `memory.stat`, `inactive_anon` and `inactive_file`: all but the two youngest generations (`lru_gen_is_active`).
+    #[must_use]
+    pub fn inactive(&self) -> Bytes {
+        let youngest = self.generations().last().map_or(0, |generation| generation.seq);
+        let old = self.generations().filter(|generation| generation.seq + 1 < youngest);
+        let groups: u64 = old.flat_map(|generation| generation.groups).sum();
+        Bytes(groups.saturating_mul(self.group_bytes().0))
+    }
+
     /// The accesses of this interval. For trackers only: no counter of the kernel has them.
     #[must_use]
     pub fn touches(&self) -> &'a [Touch] {

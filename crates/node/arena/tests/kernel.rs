@@ -114,6 +114,27 @@ fn a_wait_for_a_device_is_an_io_stall() {
 }
 
 #[test]
+fn adjacent_pages_of_a_file_are_one_wait_and_as_many_refaults() {
+    // Of 0 to 99 all but 40 to 49 return; 120 and 122 are not adjacent, and anonymous memory is not read ahead.
+    let groups = [vec![group(Kind::File); 123], vec![group(Kind::Anon); 2]].concat();
+    let returning: Vec<u32> = (0..100).chain([120, 122, 123, 124]).collect();
+    let trace = trace(groups, vec![(0..125).collect(), vec![], returning.clone()]);
+    let after = |readahead_pages| {
+        let mut kernel = Kernel::new(&trace, Costs { readahead_pages, ..Costs::default() });
+        kernel.access();
+        kernel.carry_out(&Request::PageOut(returning.iter().copied().filter(|group| !(40..50).contains(group)).collect()));
+        kernel.next_interval();
+        kernel.next_interval();
+        kernel.access();
+        let counters = kernel.counters();
+        (counters.lost_us, counters.refaulted, View::new(&kernel).io_stall().total_us)
+    };
+    // Windows of 32 pages begin at 0, 32, 64 and 96.
+    assert_eq!(after(32), (6 * 500 + 2 * 120, 92, 6 * 500));
+    assert_eq!(after(1), (92 * 500 + 2 * 120, 92, 92 * 500));
+}
+
+#[test]
 fn reclaim_keeps_what_was_accessed_since_the_last_opening() {
     // Groups 0 to 99 are accessed again after a generation was opened, 100 to 199 are not.
     let trace = trace(vec![group(Kind::Anon); 200], vec![(0..200).collect(), (0..100).collect(), (0..100).collect()]);

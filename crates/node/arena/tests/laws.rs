@@ -5,7 +5,7 @@ use arena::law::{Law, Request};
 use arena::laws::damon::DamonReclaim;
 use arena::laws::high::MemoryHigh;
 use arena::laws::idle::IdleThreshold;
-use arena::laws::katalyst::KatalystPsi;
+use arena::laws::katalyst::{KatalystPsi, KatalystRefault};
 use arena::laws::marginal::Marginal;
 use arena::laws::mglru_script::MglruScript;
 use arena::laws::senpai::Senpai;
@@ -79,6 +79,20 @@ fn senpai_takes_one_percent_while_both_averages_are_below_the_target() {
     assert!(out.iter().any(Option::is_some), "reclaim takes pages in use if there are no others");
     let held = requests.iter().filter(|requests| requests.is_empty()).count();
     assert!(held > 40, "{held} of 60");
+}
+
+#[test]
+fn katalyst_takes_a_hundredth_while_reclaim_is_accurate_and_less_when_it_is_not() {
+    // All is used every 20 s, so that what goes out returns.
+    let mut trace = program(0, 20_000, Kind::Anon, THIRD, 61);
+    for (at, interval) in trace.intervals.iter_mut().enumerate() {
+        interval.accessed = if at % 20 == 0 { (0..20_000).collect() } else { Vec::new() };
+    }
+    let (requests, _) = drive(&trace, &mut KatalystRefault::new(0.99, 1_000));
+    let asked: Vec<u64> = requests.iter().map(|asked| bytes_of(asked).unwrap().0 / 4_096).collect();
+    assert_eq!(asked[0], 200, "a hundredth of 20,000");
+    assert!(asked[1..20].iter().all(|&pages| (175..200).contains(&pages)), "a hundredth of what is left: {asked:?}");
+    assert_eq!(asked[20..22], [0, 200], "all returned, many times what the interval before took: {asked:?}");
 }
 
 #[test]

@@ -42,9 +42,12 @@ pub(crate) struct Arena {
     /// What an access waits for a page from zswap
     #[arg(long, value_name = "TIME", default_value = "120us", value_parser = duration)]
     zswap_latency: Duration,
-    /// What an access waits for a page from a swap device or from its file
+    /// What an access waits for a page from a swap device, or for a read of a file
     #[arg(long, value_name = "TIME", default_value = "500us", value_parser = duration)]
     device_latency: Duration,
+    /// Adjacent pages of a file that one read brings at most; 1 for no read-ahead
+    #[arg(long, value_name = "PAGES", default_value_t = 32, value_parser = clap::value_parser!(u32).range(1..=4_096))]
+    readahead: u32,
     /// Vary the constants of policy `auto`, each and on a grid; takes some minutes
     #[arg(long)]
     sensitivity: bool,
@@ -133,7 +136,11 @@ fn costs(arguments: &Arena) -> Result<Costs> {
         Ok(us @ 1..=1_000_000) => Ok(us),
         _ => bail!("{name} is {latency:?}; give 1us to 1s"),
     };
-    Ok(Costs { zswap_us: us("--zswap-latency", arguments.zswap_latency)?, device_us: us("--device-latency", arguments.device_latency)? })
+    Ok(Costs {
+        zswap_us: us("--zswap-latency", arguments.zswap_latency)?,
+        device_us: us("--device-latency", arguments.device_latency)?,
+        readahead_pages: arguments.readahead,
+    })
 }
 
 /// Names of laws, in the order of their rows.
@@ -149,8 +156,11 @@ fn mib(bytes: f64) -> String {
 
 fn table(report: &Report) -> String {
     let results = &report.results;
-    let Costs { zswap_us, device_us } = results.charged_us;
-    let mut text = format!("simulated, seed {}; a page from zswap costs {zswap_us} us, from a device {device_us} us\n", results.seed);
+    let Costs { zswap_us, device_us, readahead_pages } = results.charged_us;
+    let mut text = format!(
+        "simulated, seed {}; a page from zswap costs {zswap_us} us, from a device {device_us} us; a read of a file brings {readahead_pages} pages\n",
+        results.seed
+    );
     for workload in &results.workloads {
         text += &workload_table(workload);
     }

@@ -180,8 +180,8 @@ impl Marginal {
     /// What may be lost in a scan, in microseconds; `None` if too much is owed.
     fn permitted_us(&mut self, view: &View<'_>) -> Option<f64> {
         let (counters, costs) = (view.counters(), view.costs());
-        let waits = counters.zswap_returns * u64::from(costs.zswap_us) + counters.device_returns * u64::from(costs.device_us);
-        let waited_us = waits * view.group_pages();
+        let from_zswap_us = counters.zswap_returns * u64::from(costs.zswap_us) * view.group_pages();
+        let waited_us = from_zswap_us + view.io_stall().total_us;
         #[expect(clippy::cast_precision_loss, reason = "the waits of one scan, and its length")]
         let (returned_us, scan_us) = ((waited_us - self.waited_us) as f64, (self.constants.scan_ms * 1_000) as f64);
         self.waited_us = waited_us;
