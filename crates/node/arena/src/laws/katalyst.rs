@@ -3,7 +3,7 @@
 //!
 //! Policy `PSI` reclaims `max(0, 1 - avg60 / psiAvg60Threshold) * maxProbe * usage`; memory pressure only.
 //!
-//! Policy `Refault` goes by what reclaim did since the last interval. Its accuracy is `1 - workingset_activate / pgsteal`, its scan
+//! Policy `Refault` follows what reclaim did since the last interval. Its accuracy is `1 - workingset_activate / pgsteal`, its scan
 //! efficiency `pgsteal / pgscan`, both 1 if nothing was reclaimed. If either is below its target, the size is multiplied by the accuracy.
 //! Otherwise it grows by 5 %, from a tenth of the inactive memory at least, to `maxProbe * usage` at most. With MGLRU no anonymous memory
 //! is inactive before a generation is opened, which reclaim does: where nothing is, it begins with `maxProbe * usage` here.
