@@ -74,6 +74,7 @@ const EXAMPLES: &[&str] = &[
     "thermocline trace merge /srv/traces --to all.parquet",
     "thermocline trace export /srv/traces",
     "thermocline trace compact /srv/traces --to compacted.parquet",
+    "thermocline trace compact compacted.parquet /srv/traces/date=2026-11-27 --to compacted.parquet",
     "thermocline trace anonymise /srv/traces --to shared.parquet",
     "thermocline console",
     "thermocline console --traces /srv/traces --dram-price-per-gib 3.50",
