@@ -63,6 +63,8 @@ const EXAMPLES: &[&str] = &[
     "thermocline plan --risk 0.1% --job '/web.slice/*'",
     "thermocline rates --job /system.slice/redis.service --all --latency 300ns",
     "thermocline model --trace /srv/traces --what-if promotion_rate=0.5%",
+    "thermocline model --trace /srv/traces --estimate",
+    "thermocline model --trace /srv/traces --tier ssd=80us,0.1 --tier cxl=5us,0.6",
     "thermocline arena",
     "thermocline arena --workload zipf --law auto --law script",
     "thermocline arena --trace sessions.access",
