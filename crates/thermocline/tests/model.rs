@@ -146,8 +146,8 @@ fn a_run_shows_what_it_takes_and_what_it_has_found_so_far() {
     assert_eq!((&estimate["pieces"], &estimate["measured_pieces"], &estimate["threads"]), (&6.into(), &1.into(), &1.into()));
     let number = |key: &str| estimate[key].as_f64().unwrap();
     assert!(number("bytes") > 100_000.0 && number("measured_seconds") > 0.0, "{estimate}");
-    assert!(number("seconds") > number("measured_seconds") && number("seconds") <= number("core_seconds"), "{estimate}");
-    check(&["--trace", &traces, "--estimate"], 0, &["6 pieces to read, ", ": about ", "of processor time, by 1 of the pieces"]);
+    assert!(number("seconds") > number("measured_seconds") && number("seconds") <= number("thread_seconds"), "{estimate}");
+    check(&["--trace", &traces, "--estimate"], 0, &["6 pieces to read, ", ": about ", "of all threads together, by 1 of the pieces"]);
     check(&["--trace", &traces, "--estimate", "--tally", "x"], 2, &["--estimate"]);
     let question = ["model", "--trace", &traces, "--threads", "1", "--by", "class", "--format", "json"];
     let (whole, partial) = (thermocline(&question), thermocline(&[&question[..], &["--partial-every", "1ms"]].concat()));

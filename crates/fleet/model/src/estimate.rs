@@ -38,7 +38,7 @@ pub struct Estimate {
 impl Estimate {
     /// Returns the time of all threads together for the whole.
     #[must_use]
-    pub fn core_time(&self) -> Duration {
+    pub fn thread_time(&self) -> Duration {
         let size = |bytes: u64, pieces: usize| u128::from(if self.measured_bytes == 0 { pieces as u64 } else { bytes });
         let (whole, part) = (size(self.bytes, self.pieces), size(self.measured_bytes, self.measured_pieces));
         let nanos = (self.measured.as_nanos() * whole).checked_div(part).unwrap_or(0);
@@ -48,7 +48,7 @@ impl Estimate {
     /// Returns the time that passes until the whole is read. A piece is read by one thread.
     #[must_use]
     pub fn time(&self) -> Duration {
-        self.core_time() / u32::try_from(self.threads.get().min(self.pieces.max(1))).unwrap_or(u32::MAX)
+        self.thread_time() / u32::try_from(self.threads.get().min(self.pieces.max(1))).unwrap_or(u32::MAX)
     }
 }
 
@@ -154,14 +154,14 @@ mod tests {
             threads: threads(3),
         };
         let check = |estimate: Estimate, core_ms: u64| {
-            assert_eq!((estimate.core_time().as_millis(), estimate.time().as_millis()), (core_ms.into(), (core_ms / 3).into()));
+            assert_eq!((estimate.thread_time().as_millis(), estimate.time().as_millis()), (core_ms.into(), (core_ms / 3).into()));
         };
         check(estimate(5_000, 50), 30_000);
         check(estimate(0, 0), 15_000);
         check(Estimate { measured_pieces: 0, ..estimate(0, 0) }, 0);
         // More threads than pieces are no faster.
         let few = Estimate { pieces: 2, measured_pieces: 1, ..estimate(0, 0) };
-        assert_eq!((few.core_time().as_millis(), few.time().as_millis()), (600, 300));
+        assert_eq!((few.thread_time().as_millis(), few.time().as_millis()), (600, 300));
     }
 
     #[test]

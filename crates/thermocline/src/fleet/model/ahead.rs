@@ -36,7 +36,8 @@ pub(super) struct Estimated {
     measured_seconds: f64,
     /// Until the answer.
     seconds: f64,
-    core_seconds: f64,
+    /// Of all threads together. Beside other load it is more than their processor time.
+    thread_seconds: f64,
 }
 
 impl Estimated {
@@ -48,7 +49,7 @@ impl Estimated {
             measured_pieces: estimate.measured_pieces,
             measured_seconds: estimate.measured.as_secs_f64(),
             seconds: estimate.time().as_secs_f64(),
-            core_seconds: estimate.core_time().as_secs_f64(),
+            thread_seconds: estimate.thread_time().as_secs_f64(),
         }
     }
 }
@@ -58,8 +59,10 @@ pub(super) fn sentence(estimate: &Estimate) -> String {
     let Estimate { pieces, bytes, measured_pieces, threads, .. } = *estimate;
     let read = if bytes > 0 { format!(" to read, {}", Bytes(bytes)) } else { String::new() };
     let seconds = |time: Duration| print_duration(Duration::from_secs(time.as_secs() + u64::from(time.subsec_nanos() > 0)));
-    let (time, core_time) = (seconds(estimate.time()), seconds(estimate.core_time()));
-    format!("{pieces} pieces{read}: about {time} with {threads} threads, {core_time} of processor time, by {measured_pieces} of the pieces")
+    let (time, thread_time) = (seconds(estimate.time()), seconds(estimate.thread_time()));
+    format!(
+        "{pieces} pieces{read}: about {time} with {threads} threads, {thread_time} of all threads together, by {measured_pieces} of the pieces"
+    )
 }
 
 /// Reads pieces of a source. A small part comes first, by which the time of the rest is estimated and announced if it is long.
