@@ -15,6 +15,7 @@ from thermocline.report.figures import HAND, OFF, TUNED, Detail, Hour
 from thermocline.tune import designers
 from thermocline.tune.choose import Objective, Pair
 from thermocline.tune.drift import Incomparable, drift
+from thermocline.tune.parameters import ClassParameters
 from thermocline.tune.plot import Mark, Plot, bars
 from thermocline.tune.program import Age, Fleet, ModelRun
 from thermocline.tune.quantity import bounds, duration, number, ratio, setting
@@ -143,18 +144,31 @@ def test_the_interval_of_a_gain_is_that_of_other_clusters() -> None:
     assert weeks.gain_interval(dict.fromkeys(names, 0.0), dict.fromkeys(names, 1.0)) is None
 
 
-def test_the_worst_cluster_is_shown_beside_the_fleet() -> None:
+def test_the_worst_cluster_and_the_worst_day_are_shown_beside_the_fleet() -> None:
     def pair(rate: float | None, stored: float = 10.0) -> tuple[Pair, ...]:
         return (Pair(0.99, 600.0, 0.2, 0.1, stored, rate),)
 
     fleet = Fleet(1, 1, 1.0, 1.0, 1.0)
     groups = {"a": pair(0.001), "b": pair(0.003), "idle": pair(None, 0.0)}
     run = ModelRun(fleet, pair(0.0015)[0], pair(0.0015), groups)
-    shown = weeks.row(run, (0.99, 600.0), Objective(0.002))
+    days = [0.001, 0.0025, 0.002]
+    shown = weeks.row(run, (0.99, 600.0), Objective(0.002), days)
+    assert (shown["worst_day_rate"], shown["days"], shown["days_held"]) == (0.0025, 3, 2)
     assert (shown["holds"], shown["worst_cluster_rate"], shown["clusters"], shown["clusters_held"]) == (True, 0.003, 2, 1)
-    unbounded = weeks.row(ModelRun(fleet, pair(0.0015)[0], pair(0.0015), groups | {"c": pair(None)}), (0.99, 600.0), Objective(0.002))
-    assert unbounded["worst_cluster_rate"] is None
+    worse = ModelRun(fleet, pair(0.0015)[0], pair(0.0015), groups | {"c": pair(None)})
+    unbounded = weeks.row(worse, (0.99, 600.0), Objective(0.002), [None, 0.001])
+    assert (unbounded["worst_cluster_rate"], unbounded["worst_day_rate"], unbounded["days_held"]) == (None, None, 1)
     assert weeks.stored(run, (0.99, 600.0)) == {"a": 10.0, "b": 10.0, "idle": 0.0}
+
+
+def test_the_gain_of_classes_is_that_of_all_that_they_store() -> None:
+    def one(name: str, own: float, fleets: float | None) -> ClassParameters:
+        pair = Pair(0.99, 600.0, 0.2, 0.1, own, 0.001)
+        at_fleets = None if fleets is None else Pair(0.98, 600.0, 0.2, 0.1, fleets, 0.001)
+        return ClassParameters(name, 0.002, None, pair, at_fleets, False, {})
+
+    assert tuner.classes_gain([one("a", 30.0, 20.0), one("b", 80.0, 80.0), one("c", 9.0, None)]) == pytest.approx(0.1)
+    assert tuner.classes_gain([]) is None
 
 
 def test_evaluations_are_counted_until_enough_is_found() -> None:

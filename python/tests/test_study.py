@@ -332,6 +332,20 @@ def test_parameters_must_hold_in_the_week_of_stress(tune: Callable[..., Any], tm
     assert "require policy cold_age" in tune(*other, "--stress-bursts", "2", code=1)
 
 
+def test_the_worst_days_of_the_traces_are_a_stress(tune: Callable[..., Any], tmp_path: Path) -> None:
+    traces = ("--trace", "week")
+    words = ("--designer", "random", "--trials", "2", "--format", "json")
+    tune("run", "--study", str(tmp_path / "s"), *traces, *words, "--stress-worst-days", "2")
+    stress = study.read(tmp_path / "s").spec.stress
+    assert stress is not None
+    drawn = ["--trace", "week", "--resample", "2000", "--days", "7", "--seed", "1", "--worst-days", "2"]
+    assert stress.arguments == drawn
+    assert str(stress) == "2000 jobs resampled from the 2 worst days of week"
+    refused = tune("run", "--study", str(tmp_path / "x"), "--generate", "5", "--stress-worst-days", "2", code=1)
+    assert "resamples the traces of --trace" in refused
+    assert "give at least 1" in tune("run", "--study", str(tmp_path / "x"), *traces, "--stress-worst-days", "0", code=1)
+
+
 def test_the_rates_of_a_pair_are_those_of_the_worse_week() -> None:
     calm, busy = choose.Pair(0.9, 0, 0.2, 0.04, 1.0, 0.001, 0.002), choose.Pair(0.9, 0, 0.3, 0.05, 2.0, 0.003, 0.001)
     assert choose.worst([calm], [busy]) == (dataclasses.replace(calm, rate=0.003, tail=0.002),)

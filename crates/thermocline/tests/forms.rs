@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use trace::{Entry, Merge, Trace, Writer};
-use units::{Bytes, Pages, RatioPpm};
+use trace::{Entry, Figures, Merge, Trace, Writer};
+use units::{Bytes, Millis, Pages, RatioPpm};
 
 const HOUR_MS: u64 = 3_600_000;
 
@@ -21,6 +21,66 @@ fn answer(more: &[&str]) -> String {
     let common =
         ["model", "--format", "json", "--by", "class", "--percentiles", "90%,99%", "--warmups", "0s,20m", "--what-if", "bound=false"];
     thermocline(&[&common[..], more].concat())
+}
+
+/// Everything that the model says of a trace: each policy, and each way of asking.
+fn all_answers(trace: &str) -> Vec<String> {
+    let asked: [&[&str]; 4] = [
+        &["--by", "cluster", "--pairs", "--survey"],
+        &["--detail", "--agents"],
+        &["--policy", "pressure", "--tier-latency", "30us"],
+        &["--policy", "slowdown", "--tier-latency", "300ns"],
+    ];
+    let common = ["model", "--format", "json", "--percentiles", "90%", "--warmups", "0s", "--trace", trace];
+    asked.iter().map(|more| thermocline(&[&common[..], more].concat())).collect()
+}
+
+/// Entries whose numbers are random, each of the order of magnitude that its column has, with labels that change.
+fn random_entries(given: &[Entry], seed: u64) -> Vec<Entry> {
+    let mut random = fastrand::Rng::with_seed(seed);
+    let mut entries = given.to_vec();
+    for entry in &mut entries {
+        let kept = entry.figures;
+        let mut numbers = kept.to_array();
+        numbers.iter_mut().for_each(|number| *number = random.u64(..=(*number * 2).max(9)));
+        entry.figures = Figures::from_array(numbers);
+        // What the entry is, and not what it measured.
+        (entry.figures.start_unix_ms, entry.figures.job_age_ms, entry.figures.periods) =
+            (kept.start_unix_ms, kept.job_age_ms, kept.periods);
+        entry.figures.window_ms = Millis(random.u64(kept.window_ms.0 / 2..=kept.window_ms.0));
+        entry.figures.sampled_compressed_ppm = RatioPpm(random.u32(..1_000_000));
+        entry.figures.resolved_to_scans = random.u64(..=255);
+        entry.labels.class = ["batch", "latency"][random.usize(..2)].to_owned();
+        entry.labels.tracker = ["page_idle", "sampled", "lru_gen"][random.usize(..3)].to_owned();
+        for pages in entry.cold_pages.iter_mut().chain(&mut entry.promotions_pages) {
+            *pages = random.u64(..=(*pages).max(3));
+        }
+    }
+    entries
+}
+
+#[test]
+fn every_column_that_the_model_reads_survives_compaction() {
+    let directory = tempfile::tempdir().unwrap();
+    let at = |name: &str| directory.path().join(name).to_str().unwrap().to_owned();
+    thermocline(&["model", "--generate", "6", "--days", "1", "--record", &at("recorded")]);
+    let recorded = files(Path::new(&at("recorded")));
+    let basis = *Trace::open(&recorded[0]).unwrap().basis();
+    let given: Vec<Entry> = Merge::of(recorded).unwrap().map(Result::unwrap).collect();
+    let mut before = Vec::new();
+    for seed in 0..4 {
+        let entries = random_entries(&given, seed);
+        let (traces, compacted) = (at(&format!("traces-{seed}")), at(&format!("compacted-{seed}.parquet")));
+        write(Path::new(&traces), &basis, &entries, |entry| format!("cluster={}/machine={}/x.parquet", entry.id.cluster, entry.id.machine));
+        thermocline(&["trace", "compact", &traces, "--to", &compacted]);
+        let (expected, found) = (all_answers(&traces), all_answers(&compacted));
+        for (expected, found) in expected.iter().zip(&found) {
+            assert!(expected == found, "seed {seed}:\n{expected}\n{found}");
+        }
+        // The answers depend on the numbers.
+        assert!(expected.iter().zip(&before).all(|(one, other)| one != other), "seed {seed}: {expected:?}");
+        before = expected;
+    }
 }
 
 /// A generated fleet, as agents would record it: some jobs are sampled, some are in zswap, some change their tracker at noon.
@@ -63,6 +123,28 @@ fn write(directory: &Path, basis: &trace::Basis, entries: &[Entry], name: impl F
     }
 }
 
+/// Compacts a fleet day by day, as operators would: `extended.parquet` is extended by each day, `daily` has a file for each, and
+/// `joined.parquet` is made of these. Returns the number of days.
+fn by_days(directory: &Path, basis: &trace::Basis, entries: &[Entry]) -> usize {
+    let at = |name: &str| directory.join(name).to_str().unwrap().to_owned();
+    let day = |entry: &Entry| entry.figures.start_unix_ms.0 / (24 * HOUR_MS);
+    let mut days: BTreeMap<u64, Vec<Entry>> = BTreeMap::new();
+    entries.iter().for_each(|entry| days.entry(day(entry)).or_default().push(entry.clone()));
+    let (store, extended) = (at("by-day"), at("extended.parquet"));
+    for (number, entries) in &days {
+        let traces = format!("{store}/date={number}");
+        write(Path::new(&traces), basis, entries, |entry| {
+            format!("cluster={}/machine={}/{}.parquet", entry.id.cluster, entry.id.machine, entry.figures.start_unix_ms.0 / HOUR_MS)
+        });
+        let so_far = Path::new(&extended).exists().then_some(extended.as_str());
+        let sources: Vec<_> = so_far.into_iter().chain([traces.as_str()]).collect();
+        thermocline(&[&["trace", "compact"][..], &sources, &["--to", &extended]].concat());
+        thermocline(&["trace", "compact", &traces, "--to", &at(&format!("daily/{number}.parquet"))]);
+    }
+    thermocline(&["trace", "compact", &at("daily"), "--to", &at("joined.parquet")]);
+    days.len()
+}
+
 #[test]
 fn every_form_of_a_trace_gives_the_same_answer() {
     let directory = tempfile::tempdir().unwrap();
@@ -79,6 +161,7 @@ fn every_form_of_a_trace_gives_the_same_answer() {
     thermocline(&["trace", "compact", &at("hourly"), "--to", &at("hourly-compacted.parquet")]);
     thermocline(&["trace", "compact", &at("machines"), "--to", &at("machines-compacted.parquet")]);
     thermocline(&["trace", "validate", &at("hourly-compacted.parquet")]);
+    let days = by_days(directory.path(), &basis, &entries);
     let expected = answer(&["--trace", &at("hourly")]);
     assert!(expected.len() > 1_000, "{expected}");
     let mut differing = Vec::new();
@@ -87,7 +170,8 @@ fn every_form_of_a_trace_gives_the_same_answer() {
             differing.push(form.to_owned());
         }
     };
-    for form in ["machines", "merged.parquet", "hourly-compacted.parquet", "machines-compacted.parquet"] {
+    let compacted = ["hourly-compacted.parquet", "machines-compacted.parquet", "extended.parquet"];
+    for form in ["machines", "merged.parquet", "daily"].into_iter().chain(compacted) {
         compare(form, answer(&["--trace", &at(form)]));
         compare(&format!("{form}, one thread"), answer(&["--trace", &at(form), "--threads", "1"]));
     }
@@ -96,7 +180,15 @@ fn every_form_of_a_trace_gives_the_same_answer() {
     for pass in ["first", "resumed"] {
         compare(&format!("--resume, {pass}"), answer(&["--trace", &at("machines"), "--resume", &at("resume")]));
     }
-    let forms = 2 * 4 + 1 + 2;
+    // The same bytes, whether compacted at once, day by day, or from each day's file.
+    let bytes = |name: &str| std::fs::read(at(name)).unwrap();
+    assert!(bytes("extended.parquet") == bytes("hourly-compacted.parquet") && bytes("joined.parquet") == bytes("extended.parquet"));
+    assert!(days > 1);
+    // Smaller than what agents write, an hour of each machine.
+    let size = |files: Vec<PathBuf>| files.iter().map(|file| file.metadata().unwrap().len()).sum::<u64>();
+    let (hourly, compacted) = (size(files(Path::new(&at("hourly")))), size(vec![at("extended.parquet").into()]));
+    assert!(compacted < hourly, "{compacted} of {hourly} bytes");
+    let forms = 2 * 6 + 1 + 2;
     println!("{}", serde_json::json!({ "forms": forms + 1, "differing": differing.len() }));
     if let Some(path) = std::env::var_os("FORMS_RESULT") {
         std::fs::write(path, serde_json::json!({ "forms": forms + 1, "differing": differing.len(), "entries": entries.len() }).to_string())

@@ -103,6 +103,9 @@ fn a_recorded_fleet_is_read_back() {
     assert_eq!(check(&[&drawn[..], &["--threads", "1"]].concat(), 0, &[]), text);
     assert_ne!(check(&[&drawn[..], &["--seed", "2"]].concat(), 0, &[]), text);
     check(&["--trace", path, "--days", "2"], 2, &["--days", "--resample"]);
+    check(&["--trace", path, "--worst-days", "1"], 2, &["--worst-days", "--resample"]);
+    // The only day of the traces is their worst one.
+    assert_eq!(check(&[&drawn[..], &["--worst-days", "1"]].concat(), 0, &["60 jobs", "over 2.0 d"]), text);
     check(&["--trace", &url, "--plan", "2"], 1, &["--plan and --resume need files that stay where they are", "trace compact"]);
 }
 
@@ -134,6 +137,52 @@ fn recorded() -> (tempfile::TempDir, String, String) {
 
 const QUESTION: [&str; 9] =
     ["--percentiles", "90%,99.9%", "--warmups", "0s", "--by", "cluster", "--what-if", "promotion_rate=0.5%,minimum_age=240s", "--survey"];
+
+#[test]
+fn a_run_shows_what_it_takes_and_what_it_has_found_so_far() {
+    let (_directory, traces, _) = recorded();
+    let estimate = json(&["--trace", &traces, "--threads", "1", "--estimate"]);
+    // Two row groups of each machine's file: too few for a part in front of a run.
+    assert_eq!((&estimate["pieces"], &estimate["measured_pieces"], &estimate["threads"]), (&6.into(), &1.into(), &1.into()));
+    let number = |key: &str| estimate[key].as_f64().unwrap();
+    assert!(number("bytes") > 100_000.0 && number("measured_seconds") > 0.0, "{estimate}");
+    assert!(number("seconds") > number("measured_seconds") && number("seconds") <= number("thread_seconds"), "{estimate}");
+    check(&["--trace", &traces, "--estimate"], 0, &["6 pieces to read, ", ": about ", "of all threads together, by 1 of the pieces"]);
+    check(&["--trace", &traces, "--estimate", "--tally", "x"], 2, &["--estimate"]);
+    let question = ["model", "--trace", &traces, "--threads", "1", "--by", "class", "--format", "json"];
+    let (whole, partial) = (thermocline(&question), thermocline(&[&question[..], &["--partial-every", "1ms"]].concat()));
+    assert!(whole.status.success() && whole.stderr.is_empty(), "{whole:?}");
+    assert_eq!(partial.stdout, whole.stdout);
+    let shown = String::from_utf8(partial.stderr).unwrap();
+    for piece in ["partial answer, of 1 of 6 pieces: ", "partial answer, of 5 of 6 pieces: ", "partial, configured", "P 0.2%/min"] {
+        assert!(shown.contains(piece), "{piece:?} is not in {shown}");
+    }
+    assert!(!shown.contains("of 6 of 6"), "{shown}");
+}
+
+#[test]
+fn far_memory_is_compared_between_tiers() {
+    let with = |more: &[&'static str]| json(&[&SMALL[..], more].concat());
+    let report = with(&["--tiers", "--tier", "ssd=80us", "--tier", "nvm=1us,0.4"]);
+    let (rows, best) = (report["tiers"].as_array().unwrap(), &report["answers"][0]["best"]);
+    let names: Vec<_> = rows.iter().map(|row| row["tier"].as_str().unwrap()).collect();
+    assert_eq!(names, ["zswap", "cxl", "ssd", "nvm"]);
+    let near = |found: &Value, expected: f64| assert!((found.as_f64().unwrap() / expected - 1.0).abs() < 1e-9, "{found} {expected}");
+    let of_best = |key: &str| best[key].as_f64().unwrap();
+    near(&rows[0]["at"]["saved_bytes"], of_best("saved_bytes"));
+    near(&rows[2]["at"]["saved_bytes"], of_best("stored_bytes"));
+    near(&rows[2]["at"]["net_bytes"], of_best("stored_bytes") * 0.97);
+    near(&rows[2]["at"]["lost_milliseconds_per_second"], of_best("promotions_pages_per_second") * 0.08);
+    // Each step of the hull costs more for what it saves than the one before it.
+    let slopes: Vec<_> =
+        rows[3]["steps"].as_array().unwrap().iter().filter_map(|step| step["marginal_bytes_per_millisecond"].as_f64()).collect();
+    assert!(!slopes.is_empty() && slopes.windows(2).all(|pair| pair[1] < pair[0]), "{slopes:?}");
+    assert_eq!(with(&[]).get("tiers"), None);
+    let text =
+        check(&[&SMALL[..], &["--tier", "cxl=5us"]].concat(), 0, &["the same far memory in other tiers, K ", "net of price", "zswap"]);
+    assert!(text.lines().any(|line| line.starts_with("cxl") && line.contains("5us") && line.contains("50%")), "{text}");
+    check(&["--generate", "12", "--tier", "nvm=1us"], 2, &["needs a price", "nvm=1us,0.5"]);
+}
 
 #[test]
 fn parts_of_a_fleet_answer_as_the_whole() {

@@ -11,11 +11,15 @@ fn testdata(name: &str) -> PathBuf {
 }
 
 fn predict(model: &Path, requests: &str) -> Output {
+    predict_with(&[Path::new("--model"), model], requests)
+}
+
+fn predict_with(models: &[&Path], requests: &str) -> Output {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("requests.json");
     std::fs::write(&file, requests).unwrap();
     let mut command = Command::new(env!("CARGO_BIN_EXE_thermocline"));
-    command.args(["--format", "json", "pool", "predict", "--model"]).arg(model).arg("--request").arg(&file);
+    command.args(["--format", "json", "pool", "predict"]).args(models).arg("--request").arg(&file);
     command.output().unwrap()
 }
 
@@ -47,6 +51,20 @@ fn every_request_gets_a_decision_with_a_reason() {
     check(&testdata("untouched.onnx"), ["untouched", "unseen_category"]);
     check(Path::new("/nowhere/model.onnx"), ["no_model", "no_model"]);
     check(&testdata("untouched.jsonl"), ["bad_model", "bad_model"]);
+}
+
+#[test]
+fn a_vm_with_a_past_week_needs_no_model() {
+    let (mut again, new) = (request(), request());
+    again["own_past"] = serde_json::json!([0.8, 0.5, 0.6]);
+    for models in [&[][..], &[Path::new("--model"), &testdata("untouched.onnx")]] {
+        let output = predict_with(models, &format!("{again}\n{new}"));
+        assert!(output.status.success() && output.stderr.is_empty(), "{}", String::from_utf8_lossy(&output.stderr));
+        let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+        let decisions = &report["decisions"];
+        assert_eq!((&decisions[0]["predicted_by"], &decisions[0]["untouched_ratio"]), (&"own_past".into(), &0.45.into()));
+        assert_eq!(decisions[1]["reason"], if models.is_empty() { "no_model" } else { "untouched" });
+    }
 }
 
 #[test]

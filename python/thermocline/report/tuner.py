@@ -8,7 +8,8 @@ On generated fleets, so the result shows that the search works and not what a re
 3. The number of evaluations that each designer needs to come within 1 % of the exhaustive optimum over K, S and P, as if
    the model could not compute all K and S at once; and the number with a search over P only.
 4. Fleets of four characters: each is tuned by hand and by the autotuner on an ordinary week, the autotuner with a week of 1.6
-   times the bursts as stress. Both are evaluated on an ordinary week and on another burst week that neither has seen.
+   times the bursts as stress. Both are evaluated on an ordinary week and on another burst week that neither has seen, each also
+   in its worst cluster and on its worst day. And each class gets parameters of its own, with what they store beyond the fleet's.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from thermocline.report.weeks import within
 from thermocline.tune import choose, designers, parameters, sampling
 from thermocline.tune.choose import Objective, Pair
 from thermocline.tune.findings import findings
+from thermocline.tune.parameters import ClassParameters
 from thermocline.tune.program import Program, Source
 from thermocline.tune.sampling import Designer, Evaluation
 from thermocline.tune.search import Searcher
@@ -109,7 +111,7 @@ def characters(
         hand = hand_tuned(program, objective, progress, character)
         directory = options.out.parent / f"tuner-study-{character}"
         stress = Source(jobs=options.jobs, days=options.days, seed=14, character=character, bursts=BURSTS)
-        tuned = autotuned(program, objective, (tuning, ordinary), directory, options.trials, progress, stress)
+        tuned = autotuned(program, objective, (tuning, ordinary), directory, options.trials, progress, stress, by_class=True)
         weeks = on_other_weeks(program, objective, (ordinary, burst), hand, tuned, progress)["weeks"]
         gains = [week["autotuned"]["coverage"] / week["hand_tuned"]["coverage"] - 1 for week in weeks]
         after = tuned["after"]
@@ -117,6 +119,8 @@ def characters(
             {
                 "character": character,
                 "hand": {"percentile": hand[0], "warmup_seconds": hand[1]},
+                "classes": tuned["classes"],
+                "classes_gain": tuned["classes_gain"],
                 "autotuned": {"percentile": after["percentile"], "warmup_seconds": after["warmup_seconds"], **after["parameters"]},
                 "ordinary_week": weeks[0],
                 "burst_week": weeks[1],
@@ -139,6 +143,8 @@ def autotuned(
     trials: int,
     progress: Callable[[str], None],
     stress: Source | None = None,
+    *,
+    by_class: bool = False,
 ) -> dict[str, Any]:
     """Returns the findings of a study by the default designer. Continues an existing study."""
     table = program.knobs({})
@@ -152,6 +158,7 @@ def autotuned(
             source=weeks[0],
             holdout=weeks[1],
             stress=stress,
+            by_class=by_class,
             program=program.version(),
         )
         create(directory, spec, program.ages(weeks[0], {}))
@@ -159,7 +166,15 @@ def autotuned(
     found = findings(study)
     if found["after"] is None:
         raise SystemExit("no evaluated point holds the objective")
-    return {key: found[key] for key in ("before", "after", "gain", "holdout", "sensitivity", "parameters", "evaluations")}
+    kept = ("before", "after", "gain", "holdout", "sensitivity", "parameters", "evaluations")
+    return {key: found[key] for key in kept} | {"classes": found["classes"], "classes_gain": classes_gain(parameters.classes(study))}
+
+
+def classes_gain(classes: Sequence[ClassParameters]) -> float | None:
+    """Returns how much more is stored if each class has its own parameters, as a share of what the fleet's store in all of them."""
+    both = [(one.pair.stored_bytes, one.at_fleets.stored_bytes) for one in classes if one.at_fleets is not None]
+    fleets = sum(before for _, before in both)
+    return sum(after for after, _ in both) / fleets - 1 if fleets else None
 
 
 def on_other_weeks(
@@ -181,7 +196,10 @@ def on_other_weeks(
         runs = {settings: program.evaluate(week, dict(settings), objective, grid=grid, by="cluster")
                 for settings in {tuple(settings.items()) for settings, _ in kinds.values()}}  # fmt: skip
         by_kind = {name: (runs[tuple(settings.items())], pair) for name, (settings, pair) in kinds.items()}
-        shown: dict[str, Any] = {name: weeks_of.row(run, pair, objective) for name, (run, pair) in by_kind.items()}
+        days = {
+            name: program.days(week, {**settings, **parameters.pair_texts(*pair)}, objective) for name, (settings, pair) in kinds.items()
+        }
+        shown: dict[str, Any] = {name: weeks_of.row(run, pair, objective, days[name]) for name, (run, pair) in by_kind.items()}
         tuned_stored = weeks_of.stored(*by_kind["autotuned"])
         shown["gain_interval"] = {
             name: weeks_of.gain_interval(weeks_of.stored(run, pair), tuned_stored)

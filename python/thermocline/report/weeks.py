@@ -1,9 +1,9 @@
-"""Parameters compared on weeks that none of them was tuned on: gains with their interval, and the worst cluster."""
+"""Parameters compared on weeks that none of them was tuned on: gains with their interval, the worst cluster and the worst day."""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from thermocline.tune import choose
@@ -24,8 +24,15 @@ def within(pair: Pair, rate_max: float) -> bool:
     return pair.stored_bytes == 0 or (pair.rate is not None and pair.rate <= rate_max)
 
 
-def row(run: ModelRun, pair: tuple[float, float], objective: Objective) -> dict[str, Any]:
-    """Returns the results of a pair of K and S in one week, for the fleet and for the cluster of the highest rate."""
+def row(run: ModelRun, pair: tuple[float, float], objective: Objective, days: Sequence[float | None]) -> dict[str, Any]:
+    """Returns the results of a pair of K and S in one week: for the fleet, and for the cluster and the day of the highest rate.
+
+    Args:
+        run: the model's results.
+        pair: K and S.
+        objective: the objective of clusters and days, too.
+        days: rate of each day under this pair, as `Program.days` returns it.
+    """
     found = choose.at(run.pairs, *pair)
     if found is None:
         raise SystemExit(f"the model did not compute the pair {pair}")
@@ -40,6 +47,9 @@ def row(run: ModelRun, pair: tuple[float, float], objective: Objective) -> dict[
         "worst_cluster_rate": max(bounded, default=None) if len(bounded) == len(clusters) else None,
         "clusters": len(clusters),
         "clusters_held": sum(within(one, objective.rate_max) for one in clusters.values()),
+        "worst_day_rate": None if None in days else max((rate for rate in days if rate is not None), default=None),
+        "days": len(days),
+        "days_held": sum(rate is not None and rate <= objective.rate_max for rate in days),
     }
 
 

@@ -134,6 +134,10 @@ def _add_run(of: argparse.ArgumentParser) -> None:
         "--stress-bursts", type=float, metavar="TIMES", help="the same for a generated fleet: a week with so many times the bursts, such "
         "as 1.6"
     )  # fmt: skip
+    of.add_argument(
+        "--stress-worst-days", type=int, metavar="DAYS", help="the same from the traces that are tuned on: a fleet resampled from so many "
+        "of their days, those in which most cold memory was accessed"
+    )  # fmt: skip
     _effort(of)
     _searched(of)
     _objective(of)

@@ -30,6 +30,9 @@ NOTHING_HOLDS = 3
 HOLDOUT_BROKEN = 4
 """The exit code if the parameters break the objective on the held-out trace."""
 
+STRESS_JOBS = 2_000
+"""Jobs of the fleet that is resampled from the worst days: a week of them has 4 million entries."""
+
 _MODELLED = {"cold_age": "cold_age", "pressure": "pressure", "slowdown": "slow"}
 """The table of the knobs that the model replays, by policy."""
 
@@ -53,7 +56,7 @@ def run(options: argparse.Namespace) -> int:
     if (options.study / study.SPEC).exists():
         of = study.read(options.study)
         described = (options.trace, options.generate, options.knob, options.command, options.bounds, options.set, options.external)
-        if any((*described, options.stress_trace, options.stress_bursts)):
+        if any((*described, options.stress_trace, options.stress_bursts, options.stress_worst_days)):
             raise BadStudy(
                 f"{options.study} holds a study, whose description cannot change; "
                 f"continue it with `run --study {options.study}`, or use another directory"
@@ -182,8 +185,9 @@ def _spec(options: argparse.Namespace, program: Program) -> Spec:
     searched = {knob.key for knob in searched_space.knobs}
     if options.by_class and (measured or options.policy != "cold_age"):
         raise BadSpace("--by-class requires policy cold_age and the model, which computes K and S for each class; remove it")
-    if (options.stress_trace or options.stress_bursts is not None) and (measured or options.policy != "cold_age"):
-        raise BadSpace("--stress-trace and --stress-bursts require policy cold_age and the model; remove them")
+    stressed = options.stress_trace or options.stress_bursts is not None or options.stress_worst_days is not None
+    if stressed and (measured or options.policy != "cold_age"):
+        raise BadSpace("--stress-trace, --stress-bursts and --stress-worst-days require policy cold_age and the model; remove them")
     both = searched & set(given)
     if both:
         raise BadSpace(f"{', '.join(sorted(both))} is both searched and set; do one of the two")
@@ -261,6 +265,12 @@ def _source(options: argparse.Namespace) -> Source:
 
 
 def _stress(options: argparse.Namespace) -> Source | None:
+    if options.stress_worst_days is not None:
+        if not options.trace or options.stress_trace:
+            raise ValueError("--stress-worst-days resamples the traces of --trace; give those, and no --stress-trace")
+        if options.stress_worst_days < 1:
+            raise ValueError(f"--stress-worst-days {options.stress_worst_days}; give at least 1")
+        return Source(tuple(options.trace), seed=options.seed, resample=STRESS_JOBS, worst_days=options.stress_worst_days)
     if options.stress_trace:
         return Source(trace=tuple(options.stress_trace))
     if options.stress_bursts is None:

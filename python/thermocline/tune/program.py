@@ -40,20 +40,33 @@ class Source:
     """What most promotions of a generated fleet are caused by."""
     bursts: float = 1.0
     """How many times as many sweeps and phases as usual it has."""
+    resample: int = 0
+    """Jobs that are resampled from the traces, over `days` days; 0 replays the traces as they are."""
+    worst_days: int = 0
+    """Only so many of the traces' days are resampled: those in which most cold memory was accessed; 0 for all."""
 
     def __post_init__(self) -> None:
         if bool(self.trace) == bool(self.jobs):
             raise ValueError("give either traces or the number of jobs of a generated fleet")
+        if (self.resample and not self.trace) or (self.worst_days and not self.resample):
+            raise ValueError("only traces are resampled, and only of a resampled fleet the worst days are known")
 
     @property
     def arguments(self) -> list[str]:
         """The program's arguments."""
+        if self.resample:
+            worst = ["--worst-days", str(self.worst_days)] if self.worst_days else []
+            drawn = ["--resample", str(self.resample), "--days", str(self.days), "--seed", str(self.seed)]
+            return ["--trace", *self.trace, *drawn, *worst]
         if self.trace:
             return ["--trace", *self.trace]
         made = ["--generate", str(self.jobs), "--days", str(self.days), "--seed", str(self.seed)]
         return [*made, "--character", self.character, "--bursts", repr(self.bursts)]
 
     def __str__(self) -> str:
+        if self.resample:
+            days = f"the {self.worst_days} worst days of " if self.worst_days else ""
+            return f"{self.resample} jobs resampled from {days}{', '.join(self.trace)}"
         if self.trace:
             return ", ".join(self.trace)
         kind = "" if self.character == "mixed" else f"{self.character} "
@@ -178,6 +191,15 @@ class Program:
         command = ["model", *source.arguments, "--detail", "--percentiles", "100%", "--warmups", "0s"]
         details: dict[str, Any] = self._json(command, settings)
         return details
+
+    def days(self, source: Source, settings: Mapping[str, str], objective: Objective) -> list[float | None]:
+        """Returns the promotion rate of each day under `settings`, K and S among them; `None` if it is unbounded."""
+        command = ["model", *source.arguments, "--detail", "--percentiles", "100%", "--warmups", "0s"]
+        report = self._json([*command, "--objective-percentile", repr(objective.percentile)], settings)
+        try:
+            return [row["rate_ratio_per_min"] for row in report["detail"]["days"]]
+        except (KeyError, TypeError) as error:
+            raise RunFailed(f"{self.path} model --detail printed an unexpected result ({error!r})") from error
 
     def _json(self, arguments: Sequence[str], settings: Mapping[str, str]) -> Any:
         printed = self._run([*arguments, "--format", "json"], settings)

@@ -1,5 +1,5 @@
-//! The outcome of one pair of percentile and warm-up in detail: by hour (SDFM figure 5), machine (SDFM figure 6) and
-//! job (SDFM figure 7).
+//! The outcome of one pair of percentile and warm-up in detail: by hour (SDFM figure 5), machine (SDFM figure 6), job (SDFM
+//! figure 7) and day.
 //!
 //! [`crate::tally`] has the sums of the whole fleet for every pair of a grid; the detail is affordable for a single
 //! pair.
@@ -17,6 +17,7 @@ use crate::series::Series;
 use crate::tally::{Tally, ratio};
 
 const HOUR_MS: u64 = 3_600_000;
+const DAY_MS: u64 = 24 * HOUR_MS;
 
 /// Memory over time, in pages times milliseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -50,6 +51,8 @@ pub struct Detail {
     pub hours: BTreeMap<String, BTreeMap<u64, Share>>,
     /// By cluster and machine.
     pub machines: BTreeMap<(String, String), Share>,
+    /// By day since the Unix epoch: histogram of the entries by their promotion rate while far memory was on.
+    pub days: BTreeMap<u64, Vec<u64>>,
     /// Histogram of jobs by their promotion rate while far memory was on; jobs for which it never was are left out.
     pub jobs: Vec<u64>,
 }
@@ -63,8 +66,14 @@ impl Detail {
             tally: Tally::new(grid),
             hours: BTreeMap::new(),
             machines: BTreeMap::new(),
+            days: BTreeMap::new(),
             jobs: vec![0; BINS],
         })
+    }
+
+    /// Returns the rates at or below which this share of each day's entries with far memory lies, by day since the Unix epoch.
+    pub fn rates_of_days(&self, percentile: RatioPpm) -> impl Iterator<Item = (u64, Option<f64>)> {
+        self.days.iter().map(move |(&day, counts)| (day, rates::percentile(counts, percentile).map(rates::upper_edge)))
     }
 
     /// Returns the rate at or below which this share of the jobs lies, per minute: the upper edge of its bin.
@@ -76,6 +85,7 @@ impl Detail {
 
 impl Account for Detail {
     fn job(&mut self, label: &Label, series: &Series) {
+        let days = &mut self.days;
         let hours = self.hours.entry(label.cluster.clone()).or_default();
         let machine = self.machines.entry((label.cluster.clone(), label.machine.clone())).or_default();
         let (mut promotions, mut working_set_ms, mut on) = (0u64, 0u128, Millis::ZERO);
@@ -85,16 +95,20 @@ impl Account for Detail {
         self.replay.job_observed(series, &mut self.tally, &mut |row, spans, warm| {
             let at_or_above = |index: usize| u64::from(row.cold[index + 1]);
             let window = u128::from(row.window_ms.0);
+            let end = row.age_ms.saturating_sub(*start.get_or_insert(row.age_ms.saturating_sub(row.window_ms)));
+            // An entry belongs to the hour and the day of its middle.
+            let middle = series.start_unix_ms + end - Millis(row.window_ms.0 / 2);
+            let working_set = u64::from(row.cold[0] - row.cold[1]);
             let mut share = Share { stored_page_ms: 0, cold_page_ms: u128::from(at_or_above(0)) * window };
             if let Some(index) = threshold {
                 share.stored_page_ms = u128::from(series.compressibility.compressible.share_of(at_or_above(index))) * window;
-                promotions += u64::from(row.promotions[index + 1]);
-                working_set_ms += u128::from(row.cold[0] - row.cold[1]) * window;
+                let returned = u64::from(row.promotions[index + 1]);
+                promotions += returned;
+                working_set_ms += u128::from(working_set) * window;
                 on += row.window_ms;
+                let day = days.entry(middle.0 / DAY_MS).or_insert_with(|| vec![0; BINS]);
+                day[rates::bin(returned, working_set, row.window_ms)] += 1;
             }
-            let end = row.age_ms.saturating_sub(*start.get_or_insert(row.age_ms.saturating_sub(row.window_ms)));
-            // An entry belongs to the hour of its middle.
-            let middle = series.start_unix_ms + end - Millis(row.window_ms.0 / 2);
             hours.entry(middle.0 / HOUR_MS).or_default().add(share);
             machine.add(share);
             threshold = spans.first().filter(|_| warm > 0).map(|span| span.threshold);
@@ -115,6 +129,10 @@ impl Account for Detail {
         for (machine, share) in other.machines {
             self.machines.entry(machine).or_default().add(share);
         }
+        for (day, counts) in other.days {
+            let mine = self.days.entry(day).or_insert_with(|| vec![0; BINS]);
+            mine.iter_mut().zip(counts).for_each(|(mine, theirs)| *mine += theirs);
+        }
         self.jobs.iter_mut().zip(other.jobs).for_each(|(mine, theirs)| *mine += theirs);
     }
 }
@@ -131,7 +149,7 @@ mod tests {
     #[test]
     fn the_parts_add_up_to_the_whole() {
         let thresholds = Thresholds::log_spaced(32).unwrap();
-        let source = Fleet::new(3, 60, 1, thresholds);
+        let source = Fleet::new(3, 60, 2, thresholds);
         let grid = Grid::new(vec![RatioPpm(980_000)], vec![Millis(600_000)]).unwrap();
         let setup = Setup::new(RatioPpm(2_000));
         let open = || {
@@ -149,7 +167,15 @@ mod tests {
         assert!(expected.0 > 0 && expected.0 < expected.1);
         assert_eq!(sum(&mut detail.machines.values()), expected);
         assert_eq!(sum(&mut detail.hours.values().flat_map(BTreeMap::values)), expected);
-        assert!(detail.hours.values().all(|hours| hours.len() <= 25), "a day has 24 hours");
+        assert!(detail.hours.values().all(|hours| hours.len() <= 49), "a day has 24 hours");
+        // The entries of all days are those of the whole, and so are their rates.
+        let mut entries = vec![0; BINS];
+        detail.days.values().for_each(|day| entries.iter_mut().zip(day).for_each(|(whole, more)| *whole += more));
+        assert_eq!((entries.iter().sum::<u64>(), detail.days.len() >= 2), (total.entries_on, true));
+        assert_eq!(rates::percentile(&entries, RatioPpm(980_000)).map(rates::upper_edge), total.rates.on);
+        let of_days: Vec<_> = detail.rates_of_days(RatioPpm(980_000)).map(|(_, rate)| rate.unwrap()).collect();
+        let (least, most) = (of_days.iter().copied().reduce(f64::min), of_days.iter().copied().reduce(f64::max));
+        assert!(least <= total.rates.on && total.rates.on <= most, "{of_days:?}");
         assert!((1..=total.base.jobs).contains(&detail.jobs.iter().sum()));
         assert!(detail.rate_of_jobs(RatioPpm(100_000)) <= detail.rate_of_jobs(RatioPpm(980_000)));
     }

@@ -37,6 +37,11 @@ pub trait Source: Sync {
     /// Returns the number of pieces that can be read independently. Each job is in one piece.
     fn pieces(&self) -> usize;
 
+    /// Returns the approximate size of a piece; 0 if it is unknown.
+    fn bytes(&self, _piece: usize) -> u64 {
+        0
+    }
+
     /// Calls `each` for every job of a piece.
     ///
     /// # Errors

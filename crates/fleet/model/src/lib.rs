@@ -18,9 +18,11 @@
 //! - [`partial`] stores such sums in files: the unit of distributed and of resumed work ([`resume`]).
 //! - [`coverage`] records which parts of a fleet were counted, so that none is counted twice.
 //! - [`fleet`] distributes jobs over all cores.
+//! - [`estimate`] measures a small part, from which the time of the whole is estimated.
 //! - [`detail`] reports a single pair by hour, machine and job.
 //! - [`survey`] describes a fleet before any memory is moved.
 //! - [`waits`] models the policies that are bounded by lost time: `pressure` and `slowdown`.
+//! - [`tiers`] compares tiers by the DRAM that each saves for the time that it costs.
 //! - [`traces`] reads recorded traces.
 //! - [`origin`] describes how ages were obtained, [`trackers`] counts it, [`sampling`] computes the sampling error.
 //! - [`generate`] generates a synthetic fleet, labelled as such in every report.
@@ -29,6 +31,7 @@
 pub mod agents;
 pub mod coverage;
 pub mod detail;
+pub mod estimate;
 pub mod fleet;
 pub mod front;
 pub mod generate;
@@ -43,6 +46,7 @@ pub mod sampling;
 pub mod series;
 pub mod survey;
 pub mod tally;
+pub mod tiers;
 pub mod traces;
 pub mod trackers;
 pub mod waits;

@@ -67,17 +67,27 @@ fn is_tally(path: &Path) -> bool {
     path.extension().is_some_and(|extension| extension == EXTENSION)
 }
 
+/// Takes the sums of some pieces, for an answer before the end.
+pub type Publish<'a> = dyn Fn(&Counts<'_>, &[usize]) + Sync + 'a;
+
 /// Where and how often threads save their sums.
-#[derive(Debug)]
 pub struct Keeper<'a> {
-    /// The directory.
-    pub directory: &'a Path,
+    /// The directory to write them into, if any.
+    pub directory: Option<&'a Path>,
+    /// Who else gets them.
+    pub publish: Option<&'a Publish<'a>>,
     /// The setting of the replay.
     pub setting: &'a Setting,
     /// Identity of each piece.
     pub parts: Vec<Part>,
     /// Interval between two saves of a thread.
     pub every: Duration,
+}
+
+impl std::fmt::Debug for Keeper<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Keeper").field("directory", &self.directory).field("every", &self.every).finish_non_exhaustive()
+    }
 }
 
 /// The sums of one thread.
@@ -106,19 +116,24 @@ impl<'k, 'a, O: Fn() -> Counts<'a>> SavedAccount<'k, 'a, O> {
 
     fn save(&mut self) {
         let since = std::mem::replace(&mut self.since, (self.open)());
-        if self.failed.is_none() && !self.pieces.is_empty() && !since.1.too_many_groups {
-            self.failed = self.write(since.clone()).err();
+        if !self.pieces.is_empty() && !since.1.too_many_groups {
+            if let Some(directory) = self.keeper.directory.filter(|_| self.failed.is_none()) {
+                self.failed = self.write(directory, since.clone()).err();
+            }
+            if let Some(publish) = self.keeper.publish {
+                publish(&since, &self.pieces);
+            }
         }
         self.pieces.clear();
         self.saved.merge(since);
         self.last = Instant::now();
     }
 
-    fn write(&self, (survey, model): Counts<'a>) -> Result<(), Error> {
+    fn write(&self, directory: &Path, (survey, model): Counts<'a>) -> Result<(), Error> {
         let mut coverage = Coverage::default();
         let mut parts: Vec<&Part> = self.pieces.iter().filter_map(|&piece| self.keeper.parts.get(piece)).collect();
         parts.sort_by_key(|part| (part.owner, part.groups.start));
-        let path = self.keeper.directory.join(format!("{:016x}.{EXTENSION}", name(&parts)));
+        let path = directory.join(format!("{:016x}.{EXTENSION}", name(&parts)));
         let clash = |source: crate::coverage::Conflict| Error::Merge { path: path.clone(), source: source.into() };
         parts.iter().try_for_each(|part| coverage.add(part)).map_err(clash)?;
         Partial::of(self.keeper.setting.clone(), coverage, survey, model).write(&path)

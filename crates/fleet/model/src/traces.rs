@@ -5,7 +5,8 @@
 //! in one row group; the days of a job are in one directory tree of its machine
 //! (`cluster=a/date=2026-11-20/machine=m`). The files of a machine are therefore merged and form one piece. A machine
 //! with one file, and a single file, are read by row groups. Several files without a machine in their paths form one
-//! piece. A compacted file is read by row groups, several times as fast; it must be the only file, for the same reason.
+//! piece. A compacted file is read by row groups, several times as fast. Several of them, such as one a day, are joined
+//! (`joined`); beside trace files there can be none, for the same reason.
 //!
 //! # Incompressible pages
 //! A trace has no count of incompressible cold pages, only the compressed size of a sample. A job whose sample exceeds
@@ -43,9 +44,8 @@ impl Traces {
     /// [`Error`] if a file cannot be read, is not a trace, or has another basis than those before it.
     pub fn open(paths: &[PathBuf]) -> Result<Self, Error> {
         let files = files::find(paths)?;
-        let several = files.len() > 1;
         let mut machines: BTreeMap<Option<String>, Vec<File>> = BTreeMap::new();
-        let mut pieces = Vec::new();
+        let (mut pieces, mut compacted_files) = (Vec::new(), Vec::new());
         let (mut basis, mut entries) = (None, 0);
         for path in files {
             let mut file = File::open(path)?;
@@ -57,11 +57,10 @@ impl Traces {
                     machines.entry(files::machine(&file.path)).or_default().push(file.clone());
                     found
                 }
-                Kind::Compacted(_) if several => return Err(Error::Several(file.path)),
                 Kind::Compacted(compacted) => {
-                    entries = compacted.entries()?;
+                    entries += compacted.entries()?;
                     file.row_groups = compacted.groups();
-                    pieces.extend(pieces::of_file(&file, file.fingerprint()?, true));
+                    compacted_files.push(file.clone());
                     *compacted.basis()
                 }
             };
@@ -70,6 +69,14 @@ impl Traces {
                 let (found, expected) = (found.to_string(), expected.to_string());
                 return Err(trace::Error::Basis { path: file.path, found, expected }.into());
             }
+        }
+        if let (Some(compacted), Some(trace)) = (compacted_files.first(), machines.values().flatten().next()) {
+            return Err(Error::Several { compacted: compacted.path.clone(), trace: trace.path.clone() });
+        }
+        match compacted_files.as_slice() {
+            [] => {}
+            [file] => pieces.extend(pieces::of_file(file, file.fingerprint()?, true)),
+            files => pieces.extend(joined::pieces(files)?),
         }
         for (machine, files) in machines {
             let owner = match &machine {
@@ -126,6 +133,10 @@ impl Source for Traces {
         self.pieces.len()
     }
 
+    fn bytes(&self, piece: usize) -> u64 {
+        self.pieces[piece].bytes
+    }
+
     fn read(&self, piece: usize, each: &mut dyn FnMut(&Label, &Series)) -> Result<(), Error> {
         let mut job = Job::new(&self.basis);
         match &self.pieces[piece].content {
@@ -134,6 +145,7 @@ impl Source for Traces {
                 groups.clone().try_for_each(|group| columns::group(&trace, group, &mut job, each))
             }
             Content::Compacted(file, groups) => compacted::read(file, groups.clone(), &mut job, each),
+            Content::Joined(joint) => joined::read(joint, &mut job, each),
             Content::Files(files) => columns::files((files, self.pieces[piece].bytes), &self.basis, &mut job, each),
         }
     }
@@ -150,6 +162,8 @@ mod compacted;
 mod error;
 mod files;
 mod job;
+mod joined;
+mod joint;
 mod pieces;
 
 pub use error::Error;

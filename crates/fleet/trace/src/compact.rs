@@ -29,10 +29,12 @@ use crate::error::{Error, Result};
 use crate::pack::{self, LANES};
 
 mod columns;
+mod join;
 mod read;
 mod write;
 
 pub use columns::{Compacted, compact};
+pub use join::{FILES_MAX, Jobs, Joined, extend};
 pub use read::{CompactedTrace, Days};
 pub use write::Compactor;
 
@@ -224,17 +226,31 @@ impl JobDay {
         Self { id, class, policy, tracker, day_unix_ms, entries, page_shift: 0, version: VERSION, checksum, tiles: ByteArray::from(tiles) }
     }
 
+    /// Returns an error if the checksum differs from that of the packed bytes.
+    fn check(&self, path: &Path) -> Result<()> {
+        if checksum(self.version, self.tiles.data()) == self.checksum {
+            return Ok(());
+        }
+        Err(self.damaged(path, "the checksum differs from that of its bytes"))
+    }
+
+    fn damaged(&self, path: &Path, what: &str) -> Error {
+        Error::damaged(path, format!("the day {} of {}: {what}", crate::calendar::date(self.day_unix_ms), self.id.job))
+    }
+
+    /// Returns whether another row has entries of the same day of the job.
+    fn is_day_of(&self, other: &Self) -> bool {
+        (&self.id, self.day_unix_ms) == (&other.id, other.day_unix_ms)
+    }
+
     /// Unpacks the entries, replacing the contents of `unpacked`. `path` is the file's path, for errors.
     ///
     /// # Errors
     /// [`Error::Damaged`] if the checksum differs, the bytes do not unpack to the row's number of entries, or the page
     /// counts of a file of version 1 overflow 32 bits.
     pub fn unpack(&self, path: &Path, basis: &Basis, unpacked: &mut DayEntries) -> Result<()> {
-        let damaged =
-            |what: &str| Error::damaged(path, format!("the day {} of {}: {what}", crate::calendar::date(self.day_unix_ms), self.id.job));
-        if checksum(self.version, self.tiles.data()) != self.checksum {
-            return Err(damaged("the checksum differs from that of its bytes"));
-        }
+        let damaged = |what: &str| self.damaged(path, what);
+        self.check(path)?;
         (unpacked.buckets, unpacked.stride) = (basis.buckets(), stride(basis.buckets(), self.version));
         unpacked.known = known(self.version);
         if self.entries > day_entries_max(unpacked.buckets, self.version) {

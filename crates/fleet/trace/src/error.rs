@@ -40,6 +40,31 @@ pub enum Error {
         /// Newest version that this program reads.
         known: u32,
     },
+    /// The file has a layout whose rows cannot be joined with those of the present one.
+    #[error("{path} is compacted in version {found}; only files of version {needed} can be joined or extended; compact its traces again")]
+    Older {
+        /// Path of the file.
+        path: PathBuf,
+        /// Version of the file.
+        found: u32,
+        /// The version that is needed.
+        needed: u32,
+    },
+    /// Two compacted files have different entries of one day of a job.
+    #[error("{path} and {other} have different entries of {job} on {machine} on {}: a day is compacted once, from all of its traces; \
+             compact the traces of that day again, and leave out one of the files", crate::calendar::date(*day_unix_ms))]
+    Overlap {
+        /// Path of a file.
+        path: PathBuf,
+        /// Path of the other file.
+        other: PathBuf,
+        /// The job.
+        job: String,
+        /// Its machine.
+        machine: String,
+        /// Start of the day.
+        day_unix_ms: UnixMillis,
+    },
     /// Entries were not written in sorted order.
     #[error("{path}: the entry of {job} at {} ms is not sorted: it belongs before the last entry written", .start_unix_ms.0)]
     Order {

@@ -96,6 +96,7 @@ fn metadata(about: About, cores: u32, memory: Bytes, now: i64) -> predict::Reque
         memory_bytes: memory,
         arrival: about.arrival.unwrap_or(now),
         history: about.history.map(|shares| shares.into_iter().map(Number::as_f32).collect()),
+        own_past: None,
         counters: about.counters.map(|counters| counters.into_iter().map(|(name, value)| (name, value.as_f32())).collect()),
     }
 }

@@ -99,7 +99,8 @@ mod tests {
     #[test]
     fn untouched_memory_comes_from_the_pool_in_whole_slices() {
         let check = |reason, ratio: Option<f64>, slices: u32, why| {
-            let decision = Decision { pool_bytes: Bytes::ZERO, reason, untouched_ratio: ratio, latency: Latency::NoModel };
+            let decision =
+                Decision { pool_bytes: Bytes::ZERO, reason, untouched_ratio: ratio, predicted_by: None, latency: Latency::NoModel };
             let share = predicted(MEMORY, &decision, SLICE, LOCAL_MIN);
             assert_eq!((share.slices, share.why), (Slices(slices), why), "{reason:?} {ratio:?}");
             assert_eq!(share.local_bytes + share.slices.bytes(SLICE), MEMORY);

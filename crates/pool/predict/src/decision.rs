@@ -110,6 +110,16 @@ pub enum Latency {
     Insensitive(f64),
 }
 
+/// What predicted the untouched memory of a VM.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Predicted {
+    /// The VM's own past week ([`crate::own_past`]).
+    OwnPast,
+    /// The model.
+    Model,
+}
+
 /// How much of a VM's memory comes from the pool, and why.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Decision {
@@ -119,6 +129,8 @@ pub struct Decision {
     pub reason: Reason,
     /// The predicted share of untouched memory; `None` if it was not predicted.
     pub untouched_ratio: Option<f64>,
+    /// What predicted it.
+    pub predicted_by: Option<Predicted>,
     /// The result of the latency model.
     pub latency: Latency,
 }

@@ -6,10 +6,11 @@ use std::path::Path;
 use units::Bytes;
 
 use crate::counts::Counts;
-use crate::decision::{Decision, Latency, NoAnswer, Reason, SLICE};
+use crate::decision::{Decision, Latency, NoAnswer, Predicted, Reason, SLICE};
 use crate::error::{Error, Result};
 use crate::history::History;
 use crate::insensitive::Insensitive;
+use crate::own_past;
 use crate::request::Request;
 use crate::untouched::Untouched;
 
@@ -23,6 +24,13 @@ pub struct Predictor {
 }
 
 impl Predictor {
+    /// Creates a predictor without a model of untouched memory: VMs without a past week of their own stay local.
+    #[must_use]
+    pub fn without_model(insensitive: Option<&Path>) -> Self {
+        let none = std::io::Error::new(std::io::ErrorKind::NotFound, "no model was given");
+        Self::new(Err(Error::File { path: "untouched.onnx".into(), source: none }), insensitive.map(Insensitive::load))
+    }
+
     /// Reads the models. A model that cannot be used is not an error here: it is the reason of every decision that needs it.
     #[must_use]
     pub fn load(untouched: &Path, insensitive: Option<&Path>) -> Self {
@@ -88,14 +96,22 @@ impl Predictor {
     }
 
     fn decision(&self, request: &Request, latency: Latency) -> Decision {
-        let local = |reason, latency| Decision { pool_bytes: Bytes::ZERO, reason, untouched_ratio: None, latency };
+        let local = |reason, latency| Decision { pool_bytes: Bytes::ZERO, reason, untouched_ratio: None, predicted_by: None, latency };
         if request.cores == 0 || request.memory_bytes == Bytes::ZERO {
             return local(Reason::BadRequest, Latency::NoModel);
         }
         if matches!(latency, Latency::Insensitive(_)) {
             // The part that is not a whole slice stays local.
             let pool_bytes = slices(request.memory_bytes, 1.0);
-            return Decision { pool_bytes, reason: Reason::Insensitive, untouched_ratio: None, latency };
+            return Decision { pool_bytes, reason: Reason::Insensitive, untouched_ratio: None, predicted_by: None, latency };
+        }
+        let untouched = |ratio, by| {
+            let pool_bytes = slices(request.memory_bytes, ratio);
+            let reason = if pool_bytes == Bytes::ZERO { Reason::NothingUntouched } else { Reason::Untouched };
+            Decision { pool_bytes, reason, untouched_ratio: Some(ratio), predicted_by: Some(by), latency }
+        };
+        if let Some(ratio) = request.own_past.as_deref().and_then(own_past::predict) {
+            return untouched(ratio, Predicted::OwnPast);
         }
         let model = match &self.untouched {
             Ok(model) => model,
@@ -109,11 +125,7 @@ impl Predictor {
         };
         match predicted {
             Err(cause) => local(cause.into(), latency),
-            Ok(ratio) => {
-                let pool_bytes = slices(request.memory_bytes, ratio);
-                let reason = if pool_bytes == Bytes::ZERO { Reason::NothingUntouched } else { Reason::Untouched };
-                Decision { pool_bytes, reason, untouched_ratio: Some(ratio), latency }
-            }
+            Ok(ratio) => untouched(ratio, Predicted::Model),
         }
     }
 

@@ -30,6 +30,9 @@ pub struct Request {
     /// Untouched shares of the customer's VMs that ended in the past week, if the caller keeps them.
     #[serde(default)]
     pub history: Option<Vec<f32>>,
+    /// Untouched shares of this VM's own past days, the latest last, if it is placed again: at least 3, of which the last 7 count.
+    #[serde(default)]
+    pub own_past: Option<Vec<f32>>,
     /// Counters of earlier VMs of the same workload, by name; `None` if there are none.
     #[serde(default)]
     pub counters: Option<BTreeMap<String, f32>>,

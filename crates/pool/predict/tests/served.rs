@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use predict::{Decision, Error, Insensitive, Latency, NoAnswer, Predictor, Reason, Request, SLICE, Untouched};
+use predict::{Decision, Error, Insensitive, Latency, NoAnswer, Predicted, Predictor, Reason, Request, SLICE, Untouched};
 use proptest::prelude::*;
 use serde::Deserialize;
 use units::Bytes;
@@ -125,6 +125,45 @@ fn a_vm_without_a_prediction_stays_local_and_is_counted() {
     check(&|request| request.arrival = i64::MIN, Reason::StaleModel);
     check(&|request| request.cores = 0, Reason::BadRequest);
     check(&|request| request.memory_bytes = Bytes::ZERO, Reason::BadRequest);
+}
+
+#[test]
+fn the_own_past_week_of_a_vm_is_preferred_to_the_model() {
+    let check = |predictor: &Predictor, change: &dyn Fn(&mut Request), want: (Reason, Option<Predicted>)| {
+        let mut request = known();
+        change(&mut request);
+        let decision = predictor.decide(&request);
+        assert_eq!((decision.reason, decision.predicted_by), want, "{request:?}");
+        decision.untouched_ratio
+    };
+    let week = |share: f32| move |request: &mut Request| request.own_past = Some(vec![0.9, 0.9, share, 0.9]);
+    let (both, none) = (predictor(), Predictor::without_model(None));
+    let (by_own, by_model) = ((Reason::Untouched, Some(Predicted::OwnPast)), (Reason::Untouched, Some(Predicted::Model)));
+    for predictor in [&both, &none] {
+        assert_eq!(check(predictor, &week(0.5), by_own), Some(0.45));
+        assert_eq!(check(predictor, &week(0.0), (Reason::NothingUntouched, Some(Predicted::OwnPast))), Some(0.0));
+    }
+    let model = check(&both, &|_| (), by_model);
+    assert!(model.is_some_and(|ratio| ratio > 0.0));
+    // Too short a past, or one that is not valid, leaves the VM to the model.
+    for past in [vec![0.9; 2], vec![0.9, 0.9, f32::NAN]] {
+        assert_eq!(check(&both, &|request| request.own_past = Some(past.clone()), by_model), model);
+        assert_eq!(check(&none, &|request| request.own_past = Some(past.clone()), (Reason::NoModel, None)), None);
+    }
+    // A latency model comes first, as it does before the other model.
+    let latency = Latency::Insensitive(0.9);
+    assert_eq!(
+        both.decide_for(
+            &{
+                let mut request = known();
+                week(0.5)(&mut request);
+                request
+            },
+            latency
+        )
+        .reason,
+        Reason::Insensitive
+    );
 }
 
 #[test]

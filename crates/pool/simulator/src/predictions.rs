@@ -165,6 +165,7 @@ impl Pass<'_> {
             memory_bytes: vm.memory_bytes,
             arrival: now,
             history: None,
+            own_past: None,
             counters: None,
         };
         let decision = self.predictor.decide_for(&request, latency);

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use ::model::coverage::Coverage;
-use ::model::fleet::{self, Account, By, Model, Named, Source};
+use ::model::fleet::{self, By, Model, Named, Source};
 use ::model::front::{self, Objective};
 use ::model::generate::Fleet;
 use ::model::generate::fit::{self, FitInput};
@@ -21,8 +21,9 @@ use anyhow::{Context, Result, anyhow, bail};
 use config::{ColdAge, Config};
 use policy::thresholds::Thresholds;
 use trace::Basis;
-use units::{Age, Millis, RatioPpm, millis};
+use units::{Age, Bytes, Millis, RatioPpm, millis};
 
+use self::ahead::read;
 use self::report::{Answer, FleetAsItIs, Group, Pair, Report, Written};
 use crate::fleet::traces::inputs::{Inputs, Local};
 use crate::options::Format;
@@ -30,11 +31,13 @@ use crate::output::print;
 use crate::progress::progress;
 
 mod agents;
+mod ahead;
 pub(crate) mod arguments;
 mod detail;
 pub(crate) mod report;
 mod resolution;
 pub(crate) mod text;
+mod tiers;
 mod waits;
 
 /// `thermocline model`.
@@ -68,14 +71,17 @@ pub(crate) fn model(config: &Config, format: Format, arguments: &arguments::Mode
         match arguments.resample {
             None => modelled(config, arguments, &traces, basis, threads, format)?,
             Some(jobs) => {
-                let originals = read(&traces, &fleet::all(&traces), threads, Originals::default)?;
+                let mut originals = read(&traces, &fleet::all(&traces), threads, Originals::default)?;
+                if let Some(days) = arguments.worst_days {
+                    originals.keep_worst_days(days.get());
+                }
                 let fleet = ResampledFleet::new(originals, basis.thresholds, arguments.seed, jobs, arguments.days);
                 let fleet = fleet.context("the traces hold no job to resample")?;
                 modelled(config, arguments, &fleet, basis, threads, format)?
             }
         }
     };
-    // Other policies have printed their own answer.
+    // Other policies, and an estimate, have printed their own answer.
     let Some((partial, extra)) = found else { return Ok(()) };
     match &arguments.tally {
         Some(file) => {
@@ -103,13 +109,16 @@ fn bring(arguments: &arguments::Model, given: Vec<String>) -> Result<(Vec<PathBu
             "--plan and --resume need files that stay where they are; make one of {url} with `thermocline trace compact {url} --to FILE`"
         );
     }
-    let copies = Inputs::find(&urls)?.all_local()?;
+    let inputs = Inputs::find(&urls)?;
+    let size = inputs.files.iter().fold(Bytes::ZERO, |size, file| size + Bytes(file.bytes));
+    log::info!("{} files are read from {}, {size}", inputs.files.len(), urls.join(", "));
+    let copies = inputs.all_local()?;
     let paths = paths.into_iter().map(PathBuf::from).chain(copies.iter().map(|copy| copy.path().to_owned())).collect();
     Ok((paths, copies))
 }
 
-/// Replays the grid of K and S over a source, and the configured pair in detail if requested; `None` for other policies, which
-/// print their own answer.
+/// Replays the grid of K and S over a source, and the configured pair in detail if requested; `None` for other policies and an
+/// estimate, which print their own answer.
 fn modelled<S: Named<Error: std::error::Error + Sync + 'static>>(
     config: &Config,
     arguments: &arguments::Model,
@@ -122,11 +131,11 @@ fn modelled<S: Named<Error: std::error::Error + Sync + 'static>>(
         waits::model(config, arguments, source, basis.page_bytes, threads, format)?;
         return Ok(None);
     }
-    let detailed = || detail::detailed(config, source, &basis.thresholds, threads);
+    let detailed = || detail::detailed(config, source, &basis.thresholds, threads, arguments.objective_percentile);
     let detail = arguments.detail.then(detailed).transpose()?;
     let as_agents = || agents::replayed(config, source, &basis, threads);
     let as_agents = arguments.agents.then(as_agents).transpose()?;
-    let partial = replay(config, arguments, source, basis, threads)?;
+    let Some(partial) = replay(config, arguments, source, basis, threads, format)? else { return Ok(None) };
     let span_ms = partial.whole()?.first().map_or(0, |tally| tally.base.span().0);
     let agents = as_agents.map(|agents| agents::AsAgents::new(&agents, &basis, span_ms));
     Ok(Some((partial, Extra { detail, agents })))
@@ -159,14 +168,15 @@ fn inputs(arguments: &arguments::Model) -> Result<Vec<String>> {
 /// Time between two saves of a thread: the most that a killed worker loses.
 const KEPT_EVERY: Duration = Duration::from_secs(15);
 
-/// Replays a source, or the rest of it after a resume.
+/// Replays a source, or the rest of it after a resume. `None` for an estimate, which is printed.
 fn replay<S: Named<Error: std::error::Error + Sync + 'static>>(
     config: &Config,
     arguments: &arguments::Model,
     source: &S,
     basis: Basis,
     threads: NonZero<usize>,
-) -> Result<Partial> {
+    format: Format,
+) -> Result<Option<Partial>> {
     let grid = grid(config, arguments)?;
     let setups = setups(config, arguments, &basis)?;
     let by = match arguments.by {
@@ -182,27 +192,64 @@ fn replay<S: Named<Error: std::error::Error + Sync + 'static>>(
     let open = || counted().unwrap_or_else(|_| model.clone());
     let found = arguments.resume.as_deref().map(|directory| resume::find(directory, source, &setting)).transpose()?;
     let pieces = found.as_ref().map_or_else(|| fleet::all(source), |found| found.pieces.clone());
-    let (survey, model) = match (&arguments.resume, &found) {
-        (Some(directory), Some(found)) => {
-            print_resumed(directory, found, source.pieces());
-            let parts = (0..source.pieces()).map(|piece| source.part(piece)).collect();
-            let keeper = Keeper { directory, setting: &setting, parts, every: KEPT_EVERY };
-            let (counted, failed) = read(source, &pieces, threads, || SavedAccount::new(&keeper, open))?.finish();
-            if let Some(error) = failed {
-                log::warn!("the result is complete, but could not be saved completely: {error}");
-            }
-            counted
-        }
-        _ => read(source, &pieces, threads, open)?,
-    };
+    if arguments.estimate {
+        let estimate = ahead::measure(source, &pieces, threads, open)?;
+        print(format, &ahead::Estimated::of(&estimate), || ahead::sentence(&estimate) + "\n")?;
+        return Ok(None);
+    }
+    if let (Some(directory), Some(found)) = (&arguments.resume, &found) {
+        print_resumed(directory, found, source.pieces());
+    }
+    let before = found.map_or_else(|| Partial::empty(setting.clone()), |found| found.partial);
+    let asked = Asked { config, arguments, setting: &setting };
+    let (survey, model) = count(&asked, source, &pieces, &before, threads, open)?;
     if model.too_many_groups {
         bail!("there are more than {} groups; leave out --by, or give the traces of fewer clusters", fleet::GROUPS_MAX);
     }
     let mut coverage = Coverage::default();
     pieces.iter().try_for_each(|&piece| coverage.add(&source.part(piece)))?;
-    let mut whole = found.map_or_else(|| Partial::empty(setting.clone()), |found| found.partial);
+    let mut whole = before;
     whole.merge(Partial::of(setting.clone(), coverage, survey, model))?;
-    Ok(whole)
+    Ok(Some(whole))
+}
+
+/// What a replay was asked for.
+struct Asked<'a> {
+    config: &'a Config,
+    arguments: &'a arguments::Model,
+    setting: &'a Setting,
+}
+
+/// Counts pieces, which are saved for a resume and shown as partial answers, if that is requested.
+fn count<'g, S: Named<Error: std::error::Error + Sync + 'static>>(
+    &Asked { config, arguments, setting }: &Asked<'_>,
+    source: &S,
+    pieces: &[usize],
+    before: &Partial,
+    threads: NonZero<usize>,
+    open: impl Fn() -> resume::Counts<'g> + Send + Sync + Copy,
+) -> Result<resume::Counts<'g>> {
+    let (directory, every) = (arguments.resume.as_deref(), ahead::partial_every(arguments));
+    if directory.is_none() && every.is_none() {
+        return ahead::read(source, pieces, threads, open);
+    }
+    let progress = progress("pieces", pieces.len() as u64);
+    let so_far = ahead::SoFar::new(before.clone(), source.pieces() - pieces.len());
+    let answer = |partial: &Partial| settle(config, arguments, partial);
+    let answers =
+        every.map(|every| ahead::PartialAnswers { answer: &answer, setting, pieces: source.pieces(), every, progress: &progress, so_far });
+    let publish = answers.as_ref().map(|answers| move |counts: &resume::Counts<'_>, pieces: &[usize]| answers.add(counts, pieces));
+    let publish = publish.as_ref().map(|publish| publish as &resume::Publish<'_>);
+    let parts = (0..source.pieces()).map(|piece| source.part(piece)).collect();
+    let every = if directory.is_some() { KEPT_EVERY } else { every.unwrap_or(KEPT_EVERY).min(KEPT_EVERY) };
+    let keeper = Keeper { directory, publish, setting, parts, every };
+    // What was read so far is then of all machines.
+    let pieces = ::model::estimate::spread(pieces);
+    let (counted, failed) = ahead::read_with(&progress, source, &pieces, threads, || SavedAccount::new(&keeper, open))?.finish();
+    if let Some(error) = failed {
+        log::warn!("the result is complete, but could not be saved completely: {error}");
+    }
+    Ok(counted)
 }
 
 /// Prints what was found in the directory of --resume.
@@ -254,6 +301,9 @@ fn settle(config: &Config, arguments: &arguments::Model, partial: &Partial) -> R
     report.warnings = resolution::warnings(&partial.trackers, &report.answers);
     report.row_groups_missing = partial.coverage.missing();
     report.fleet = partial.survey.as_ref().map(|survey| FleetAsItIs::of(survey, &basis.thresholds, basis.scan_period_ms));
+    if arguments.tiers || !arguments.tier.is_empty() {
+        report.tiers = question.in_tiers(&first, &arguments.tier);
+    }
     report.fit = partial.survey.as_ref().filter(|_| setting.generated).and_then(|survey| question.fitted(survey, &first));
     Ok(report)
 }
@@ -354,23 +404,20 @@ impl Question<'_> {
         }
     }
 
+    /// The best pair in other tiers, or without one the configured one.
+    fn in_tiers(&self, totals: &[Total], given: &[tiers::GivenTier]) -> Vec<tiers::TierRow> {
+        let measured = self.measured(totals);
+        let configured = || totals.iter().find(|total| (total.percentile, total.warmup) == self.configured);
+        let at = front::best(&measured, &self.objective).or_else(configured);
+        at.map(|at| tiers::rows(&measured, at, self.basis.page_bytes, given)).unwrap_or_default()
+    }
+
     /// How a generated fleet matches the published figures.
     fn fitted(&self, survey: &Survey, totals: &[Total]) -> Option<Vec<fit::Row>> {
         let hand_tuned = totals.iter().find(|total| (total.percentile, total.warmup) == self.configured)?;
         let (best, objective) = (front::best(totals, &self.objective), self.objective);
         Some(fit::rows(&FitInput { survey, thresholds: &self.basis.thresholds, hand_tuned, best, objective }))
     }
-}
-
-/// Reads a source and prints its progress.
-fn read<S: Source<Error: std::error::Error + Sync + 'static>, A: Account>(
-    source: &S,
-    pieces: &[usize],
-    threads: NonZero<usize>,
-    open: impl Fn() -> A + Sync,
-) -> Result<A> {
-    let progress = progress("pieces", pieces.len() as u64);
-    Ok(fleet::run(source, pieces, threads, open, |_| progress.inc(1))?)
 }
 
 /// Writes a generated fleet as trace files.

@@ -40,7 +40,7 @@ pub(crate) enum TraceCommand {
     Merge(TracesInto),
     /// Print every entry: as comma-separated values, or with --format json as one JSON object per line
     Export(TracesOfJobs),
-    /// Write the compacted form, which the model replays fastest
+    /// Write the compacted form, which the model replays fastest; compacted files among the traces are extended by the others' days
     Compact(TracesInto),
     /// Write the traces without names, to be given to others; says what remains of each column
     Anonymise(Anonymise),
@@ -283,21 +283,30 @@ fn into(
     print_made(format, &arguments.to, made, dropped)
 }
 
-/// Writes the compacted form, on all cores.
+/// Writes the compacted form, on all cores. What is compacted already is joined with it.
 fn compact(inputs: &Inputs, to: &str, format: Format) -> Result<()> {
     let locals = inputs.all_local()?;
     // The files of a machine are in its directory; files that name no machine may have the same jobs.
     let machine =
         |below: &str| below.split('/').filter(|part| part.starts_with("cluster=") || part.starts_with("machine=")).collect::<String>();
-    let mut machines: BTreeMap<String, Vec<PathBuf>> = BTreeMap::new();
+    let (mut machines, mut compacted): (BTreeMap<String, Vec<PathBuf>>, Vec<PathBuf>) = Default::default();
     for (input, local) in inputs.files.iter().zip(&locals) {
-        machines.entry(machine(&input.below)).or_default().push(local.path().to_owned());
+        let path = local.path().to_owned();
+        match check::open(&path)? {
+            Kind::Trace(_) => machines.entry(machine(&input.below)).or_default().push(path),
+            Kind::Compacted(_) => compacted.push(path),
+        }
     }
     let machines: Vec<_> = machines.into_values().collect();
     let threads = std::thread::available_parallelism().unwrap_or(NonZero::<usize>::MIN);
     let progress = progress("entries", 0);
-    let made =
-        inputs::put(to, |path| Ok(trace::compact::compact(&machines, path, threads, &mut |entries| progress.set_position(entries))?))?;
+    let mut each = |entries| progress.set_position(entries);
+    let made = inputs::put(to, |path| {
+        Ok(match compacted.as_slice() {
+            [] => trace::compact::compact(&machines, path, threads, &mut each)?,
+            compacted => trace::compact::extend(compacted, &machines, path, threads, &mut each)?,
+        })
+    })?;
     drop(progress);
     print_made(format, to, made.file, made.dropped)
 }

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
-use predict::{Alert, Decision, Latency, Limits, Predictor, Reason, Request, Tally};
+use predict::{Alert, Decision, Latency, Limits, Predicted, Predictor, Reason, Request, Tally};
 use serde::Serialize;
 
 use crate::options::Format;
@@ -24,12 +24,14 @@ A request is a JSON object; a file holds one or many:
    \"history\": [0.5, 0.42, 0.61], \"counters\": {\"DRAM_Bound\": 0.01}}
 
 `history` are the untouched shares of the customer's VMs that ended in the past week. `counters` are those of earlier VMs of the \
-same workload. Both are optional. If a model gives no prediction, all memory stays local: without history, for an unseen \
+same workload. Both are optional. A VM that is placed again has `own_past`, the untouched shares of its own past days, from 3 to 7: \
+then 0.9 times the least of them is promised, in place of what the model predicts. If a model gives no prediction, all memory stays local: without history, for an unseen \
 category, for a feature out of range, or if the model is missing, damaged or too old. The reason is printed and counted.")]
 pub(crate) struct Predict {
-    /// The untouched-memory model, written by `thermocline-learn train untouched`
+    /// The untouched-memory model, written by `thermocline-learn train untouched`; without it only VMs with a past week of their own
+    /// are predicted
     #[arg(long, value_name = "FILE.onnx")]
-    model: PathBuf,
+    model: Option<PathBuf>,
     /// The latency-insensitivity model, written by `thermocline-learn train insensitive`
     #[arg(long, value_name = "FILE.onnx")]
     insensitive: Option<PathBuf>,
@@ -48,8 +50,11 @@ struct Report {
 
 /// Runs the command.
 pub(super) fn predict(format: Format, arguments: &Predict) -> Result<()> {
-    let predictor = Predictor::load(&arguments.model, arguments.insensitive.as_deref());
-    let faults: Vec<String> = predictor.errors().map(ToString::to_string).collect();
+    let insensitive = arguments.insensitive.as_deref();
+    let predictor =
+        arguments.model.as_deref().map_or_else(|| Predictor::without_model(insensitive), |model| Predictor::load(model, insensitive));
+    let unusable = predictor.errors().filter(|error| arguments.model.is_some() || !error.is_missing());
+    let faults: Vec<String> = unusable.map(ToString::to_string).collect();
     for fault in &faults {
         log::warn!("{fault}");
     }
@@ -106,7 +111,8 @@ fn reason(decision: &Decision) -> String {
     let reason = match decision.reason {
         Reason::Insensitive => "insensitive to slow memory".to_owned(),
         Reason::Untouched | Reason::NothingUntouched => {
-            format!("{:.1} % predicted to stay untouched", decision.untouched_ratio.unwrap_or_default() * 100.0)
+            let by = if decision.predicted_by == Some(Predicted::OwnPast) { " by its own past week" } else { "" };
+            format!("{:.1} % predicted{by} to stay untouched", decision.untouched_ratio.unwrap_or_default() * 100.0)
         }
         Reason::NoHistory => "too little history of the customer's VMs".to_owned(),
         Reason::UnseenCategory => "the type, system or region is not in the training data".to_owned(),

@@ -10,6 +10,7 @@
 //! The same seed gives the same fleet; every row is a row of the source, with its duration; a longer fleet begins with
 //! the shorter one.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
 use std::hash::Hasher;
 
@@ -22,9 +23,12 @@ use crate::coverage::{Part, fingerprint};
 use crate::fleet::{Account, Label, Named, Source};
 use crate::random::stream;
 use crate::series::{Row, Series};
+use crate::tally::ratio;
 
 /// Blocks per job of the trace.
 const BLOCKS: usize = 8;
+
+const DAY_MS: u64 = 86_400_000;
 
 /// The jobs of a trace in memory. An account, so that any source can fill it.
 #[derive(Debug, Default)]
@@ -49,6 +53,26 @@ impl Originals {
         self.0.len()
     }
 
+    /// Keeps the entries of the `count` worst days: those in which most cold memory was accessed each minute, as a share of the
+    /// working set. That is what returns from far memory, whatever the parameters. A day with less than half the memory of the
+    /// largest one, such as the first or the last of a trace, is none of them. The entries that remain of a job follow each other.
+    pub fn keep_worst_days(&mut self, count: usize) {
+        let mut days: BTreeMap<u64, DayAccesses> = BTreeMap::new();
+        for (_, series) in &self.0 {
+            for (day, row) in by_day(series) {
+                days.entry(day).or_default().add(&row);
+            }
+        }
+        let largest = days.values().map(|day| day.used_page_ms).max().unwrap_or(0);
+        let mut worst: Vec<_> = days.into_iter().filter(|(_, day)| day.used_page_ms.saturating_mul(2) >= largest).collect();
+        worst.sort_by(|(_, one), (_, other)| other.rate().total_cmp(&one.rate()));
+        let worst: BTreeSet<u64> = worst.into_iter().take(count).map(|(day, _)| day).collect();
+        for (_, series) in &mut self.0 {
+            *series = of_days(series, &worst);
+        }
+        self.0.retain(|(_, series)| !series.is_empty());
+    }
+
     /// Returns whether there are no jobs.
     #[must_use]
     pub fn is_empty(&self) -> bool {
@@ -70,6 +94,57 @@ impl Originals {
         }
         hasher.finish()
     }
+}
+
+/// What the jobs of a day accessed.
+#[derive(Clone, Copy, Debug, Default)]
+struct DayAccesses {
+    used_page_ms: u128,
+    working_set_page_ms: u128,
+    /// Accesses to pages at or above the first threshold.
+    accesses: u128,
+}
+
+impl DayAccesses {
+    fn add(&mut self, row: &Row<'_>) {
+        let window = u128::from(row.window_ms.0);
+        self.used_page_ms += u128::from(row.cold[0]) * window;
+        self.working_set_page_ms += u128::from(row.cold[0] - row.cold[1]) * window;
+        self.accesses += u128::from(row.promotions[1]);
+    }
+
+    fn rate(&self) -> f64 {
+        ratio(self.accesses * 60_000, self.working_set_page_ms)
+    }
+}
+
+/// Returns the rows of a job with their day since the Unix epoch: that of their middle.
+fn by_day(series: &Series) -> impl Iterator<Item = (u64, Row<'_>)> {
+    let begin = series.rows().next().map_or(Millis::ZERO, |row| row.age_ms.saturating_sub(row.window_ms));
+    series.rows().map(move |row| {
+        let middle = series.start_unix_ms + row.age_ms.saturating_sub(begin).saturating_sub(Millis(row.window_ms.0 / 2));
+        (middle.0 / DAY_MS, row)
+    })
+}
+
+/// Returns the rows of some days, one after the other.
+fn of_days(series: &Series, days: &BTreeSet<u64>) -> Series {
+    let mut kept = series.clone();
+    kept.clear();
+    (kept.start_unix_ms, kept.compressibility, kept.assumed) = (series.start_unix_ms, series.compressibility, series.assumed);
+    kept.set_trackers(series);
+    let (mut lasted, mut before) = (Millis::ZERO, None);
+    for (day, row) in by_day(series) {
+        let step = before.map_or(row.window_ms, |before| row.age_ms.saturating_sub(before));
+        before = Some(row.age_ms);
+        if days.contains(&day) {
+            // A gap in the trace is no time of the job's: what follows it has its own duration.
+            lasted += step.min(Millis(2 * row.window_ms.0)).max(Millis(1));
+            let pushed = kept.push_row(lasted, &row);
+            debug_assert!(pushed.is_ok(), "rows of the same trace, and time increases");
+        }
+    }
+    kept
 }
 
 /// A resampled fleet.
@@ -219,6 +294,42 @@ mod tests {
         assert_eq!(columns(&one), columns(&again));
         assert_ne!(columns(&one), columns(&other));
         assert!(columns(&one).iter().zip(&columns(&longer)).all(|(short, long)| long.starts_with(short)));
+    }
+
+    #[test]
+    fn the_worst_days_are_those_with_most_accesses_to_cold_memory() {
+        let thresholds = Thresholds::try_from(vec![1, 4]).unwrap();
+        // A job of four days of hours, from noon on: the half days at both ends are too short to count, however bad. Another job of the
+        // third day alone.
+        let job = |name: &str, hours: std::ops::Range<u64>, accesses: fn(u64) -> u64| {
+            let mut series = Series::new(&thresholds);
+            series.start_unix_ms = UnixMillis(hours.start * 3_600_000);
+            for hour in hours.clone() {
+                let age_ms = Millis((hour + 1 - hours.start) * 3_600_000);
+                series.push(age_ms, Millis(3_600_000), &[0, accesses(hour), 0], &[1_000 + hour, 50, 0]).unwrap();
+            }
+            (Label { class: name.to_owned(), ..Label::default() }, series)
+        };
+        let of_day = |hour: u64| [900, 2, 1, 3, 900][(hour / 24) as usize];
+        let kept = |count: usize| {
+            let mut originals = Originals(vec![job("long", 12..108, of_day), job("short", 50..60, |_| 1)]);
+            originals.keep_worst_days(count);
+            let hours = |series: &Series| series.rows().map(|row| row.cold[0] - 1_050).map(u64::from).collect::<Vec<_>>();
+            originals.0.iter().map(|(label, series)| (label.class.clone(), hours(series))).collect::<Vec<_>>()
+        };
+        let hours = |days: &[u64]| days.iter().flat_map(|day| day * 24..(day + 1) * 24).collect::<Vec<_>>();
+        let named = |name: &str, hours: Vec<u64>| (name.to_owned(), hours);
+        assert_eq!(kept(1), [named("long", hours(&[3]))]);
+        assert_eq!(kept(2), [named("long", hours(&[1, 3]))]);
+        assert_eq!(kept(9), [named("long", hours(&[1, 2, 3])), named("short", (50..60).collect())]);
+        // The gap between two days is no time of the job.
+        let (mut originals, empty) = (Originals(vec![job("long", 12..108, of_day)]), Originals::default());
+        originals.keep_worst_days(2);
+        let ages: Vec<_> = originals.0[0].1.rows().map(|row| row.age_ms).collect();
+        assert!(ages.windows(2).all(|pair| pair[1].saturating_sub(pair[0]) <= Millis(2 * 3_600_000)), "{ages:?}");
+        let mut none = empty;
+        none.keep_worst_days(1);
+        assert!(none.is_empty());
     }
 
     #[test]

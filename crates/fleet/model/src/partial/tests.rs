@@ -150,7 +150,7 @@ fn a_resumed_replay_counts_only_the_missing_pieces() {
     let setting = setting(&fleet);
     let grid = setting.grid().unwrap();
     let parts = || all(&fleet).into_iter().map(|piece| fleet.part(piece)).collect();
-    let keeper = |every| Keeper { directory: directory.path(), setting: &setting, parts: parts(), every };
+    let keeper = |every| Keeper { directory: Some(directory.path()), publish: None, setting: &setting, parts: parts(), every };
     let counts =
         || -> Counts<'_> { (Some(Survey::default()), Model::new(&grid, &setting.setups, fleet.thresholds(), setting.by).unwrap()) };
     let find = |fleet: &Fleet| resume::find(directory.path(), fleet, &setting).unwrap();
@@ -193,12 +193,37 @@ fn an_unwritable_directory_loses_no_sums() {
     let grid = setting.grid().unwrap();
     let gone = directory.path().join("gone");
     let parts = all(&fleet).into_iter().map(|piece| fleet.part(piece)).collect();
-    let keep = Keeper { directory: &gone, setting: &setting, parts, every: Duration::ZERO };
+    let keep = Keeper { directory: Some(&gone), publish: None, setting: &setting, parts, every: Duration::ZERO };
     let counts = || (Some(Survey::default()), Model::new(&grid, &setting.setups, fleet.thresholds(), setting.by).unwrap());
     let Ok(kept) = run(&fleet, &all(&fleet), NonZero::<usize>::MIN, || SavedAccount::new(&keep, counts), |_| {});
     let ((_, model), failed) = kept.finish();
     assert!(failed.unwrap().to_string().contains("cannot create a file in"));
     assert_eq!(model.groups, count(&fleet, &setting, &all(&fleet)).groups);
+}
+
+#[test]
+fn published_sums_are_those_of_the_pieces_so_far() {
+    let fleet = fleet();
+    let setting = setting(&fleet);
+    let grid = setting.grid().unwrap();
+    let so_far = std::sync::Mutex::new((Partial::empty(setting.clone()), Vec::new()));
+    let publish = |(survey, model): &Counts<'_>, pieces: &[usize]| {
+        let mut so_far = so_far.lock().unwrap();
+        so_far.1.extend_from_slice(pieces);
+        so_far.0.merge(Partial::of(setting.clone(), Coverage::default(), survey.clone(), model.clone())).unwrap();
+        let expected = count(&fleet, &setting, &so_far.1);
+        assert_eq!((&so_far.0.groups, &so_far.0.survey), (&expected.groups, &expected.survey));
+    };
+    let parts: Vec<_> = all(&fleet).into_iter().map(|piece| fleet.part(piece)).collect();
+    let keep = Keeper { directory: None, publish: Some(&publish), setting: &setting, parts, every: Duration::ZERO };
+    let counts = || (Some(Survey::default()), Model::new(&grid, &setting.setups, fleet.thresholds(), setting.by).unwrap());
+    let Ok(kept) = run(&fleet, &all(&fleet), NonZero::new(2).unwrap(), || SavedAccount::new(&keep, counts), |_| {});
+    let ((_, model), failed) = kept.finish();
+    assert!(failed.is_none());
+    assert_eq!(model.groups, count(&fleet, &setting, &all(&fleet)).groups);
+    let (_, mut pieces) = so_far.into_inner().unwrap();
+    pieces.sort_unstable();
+    assert_eq!(pieces, all(&fleet));
 }
 
 #[test]

@@ -17,9 +17,19 @@ pub enum Error {
     /// There is no trace file.
     #[error("no trace file below {0}; traces end in .parquet")]
     None(PathBuf),
-    /// A compacted file beside other files.
-    #[error("{0} is compacted, and there are other files: a job could be in several; compact all of them into one file")]
-    Several(PathBuf),
+    /// A compacted file beside trace files.
+    #[error("{compacted} is compacted, and {trace} is not: a job could be in both; \
+             compact all with `thermocline trace compact {} {} --to FILE`", compacted.display(), trace.display())]
+    Several {
+        /// The compacted file.
+        compacted: PathBuf,
+        /// A trace file.
+        trace: PathBuf,
+    },
+    /// More compacted files than are read together.
+    #[error("there are {0} compacted files, of at most {max}; make one of several with `thermocline trace compact FILES --to FILE`",
+        max = trace::compact::FILES_MAX)]
+    TooMany(usize),
     /// The row groups do not exist.
     #[error("row groups {}..{} do not exist: {}", groups.start, groups.end,
         if *of == 0 { "there are several files; name one of them".to_owned() } else { format!("the file has 0..{of}") })]

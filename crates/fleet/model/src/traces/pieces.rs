@@ -5,10 +5,11 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use super::files::{File, listing};
+use super::joint::Joint;
 use crate::coverage::Part;
 
 /// Maximum pieces of a file: each piece opens the file again.
-const PIECES_PER_FILE: usize = 256;
+pub(super) const PIECES_PER_FILE: usize = 256;
 
 /// A piece of work: the smallest unit that is read.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -25,6 +26,8 @@ pub(super) enum Content {
     Groups(PathBuf, Range<usize>),
     /// Row groups of a compacted file.
     Compacted(PathBuf, Range<usize>),
+    /// Some jobs of several compacted files.
+    Joined(Joint),
     /// Files that are merged, because a job may be in several of them.
     Files(Vec<PathBuf>),
 }
@@ -68,6 +71,7 @@ impl Piece {
         match &self.content {
             Content::Groups(file, _) | Content::Compacted(file, _) => std::slice::from_ref(file),
             Content::Files(files) => files,
+            Content::Joined(joint) => &joint.files,
         }
     }
 }

@@ -111,6 +111,32 @@ impl CompactedTrace {
         &self.basis
     }
 
+    /// Returns the version of the file's layout.
+    pub(super) fn version(&self) -> u32 {
+        self.version
+    }
+
+    /// Returns the first job of each row group.
+    ///
+    /// # Errors
+    /// As [`Self::group`].
+    pub fn first_jobs(&self) -> Result<Vec<JobId>> {
+        guarded(&self.path, || (0..self.groups()).map(|index| self.first_job(index)).collect())
+    }
+
+    fn first_job(&self, index: usize) -> Result<JobId> {
+        let group = self.reader.get_row_group(index).map_err(Error::parquet(&self.path))?;
+        if self.checked_rows(group.as_ref())? == 0 {
+            return Err(Error::damaged(&self.path, format!("row group {index} is empty")));
+        }
+        let word = |at: usize| -> Result<String> {
+            let values = self.bytes(group.as_ref(), self.columns[at], 1)?;
+            Ok(values.first().and_then(|value| value.as_utf8().ok()).unwrap_or("?").to_owned())
+        };
+        let keys = self.numbers(group.as_ref(), self.columns[self.words], 1)?;
+        Ok(JobId { cluster: word(0)?, machine: word(1)?, job: word(2)?, job_key: keys[0] })
+    }
+
     /// Returns the number of row groups.
     #[must_use]
     pub fn groups(&self) -> usize {

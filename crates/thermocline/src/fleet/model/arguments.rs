@@ -32,6 +32,9 @@ pub(crate) struct Model {
     #[arg(long, value_name = "JOBS", value_parser = clap::value_parser!(u64).range(1..=100_000_000),
         conflicts_with_all = ["generate", "merge", "plan", "record"])]
     pub(crate) resample: Option<u64>,
+    /// Resample only this number of the traces' days: those in which most cold memory was accessed, as a share of the working set
+    #[arg(long, value_name = "DAYS", requires = "resample")]
+    pub(crate) worst_days: Option<std::num::NonZero<usize>>,
     /// Days of the generated or resampled fleet
     #[arg(long, default_value_t = 7, requires = "made", value_parser = clap::value_parser!(u32).range(1..=3_650))]
     pub(crate) days: u32,
@@ -76,7 +79,7 @@ pub(crate) struct Model {
     /// Show the fleet as it is: ages by threshold, machine and job; a generated one is compared with published figures
     #[arg(long)]
     pub(crate) survey: bool,
-    /// With --format json: also print the configured pair by hour, machine and job
+    /// With --format json: also print the configured pair by hour, day, machine and job
     #[arg(long, conflicts_with_all = ["merge", "tally", "plan"])]
     pub(crate) detail: bool,
     /// Replay the configured parameters also through the agents' own controller, with parts of the cold pages; slower
@@ -88,6 +91,13 @@ pub(crate) struct Model {
     /// Price of a GiB of DRAM, in any currency
     #[arg(long, value_name = "PRICE", value_parser = price)]
     pub(crate) dram_price_per_gib: Option<f64>,
+    /// Compare zswap, CXL memory and an SSD for the same far memory: DRAM saved per millisecond that jobs lose
+    #[arg(long, conflicts_with_all = ["tally", "plan", "policy"])]
+    pub(crate) tiers: bool,
+    /// What one returning page costs in a tier, and a byte of it as a share of the price of DRAM; repeatable, for further tiers too; with
+    /// --tiers [default: zswap=40us, cxl=5.76us,0.5, ssd=1ms,0.03]
+    #[arg(long, value_name = "NAME=LATENCY[,PRICE]", value_parser = super::tiers::given, conflicts_with_all = ["tally", "plan", "policy"])]
+    pub(crate) tier: Vec<super::tiers::GivenTier>,
     /// Answer although no entry can: thresholds above the ages that trackers distinguished count as they were recorded
     #[arg(long)]
     pub(crate) allow_unresolved: bool,
@@ -100,6 +110,12 @@ pub(crate) struct Model {
     /// Save progress in a directory, and resume from it when started again with the same arguments
     #[arg(long, value_name = "DIRECTORY", conflicts_with_all = ["merge", "record", "plan"])]
     pub(crate) resume: Option<PathBuf>,
+    /// Replay a small part, and print how long the whole takes and how much it reads
+    #[arg(long, conflicts_with_all = ["merge", "record", "plan", "tally", "detail", "agents", "policy", "partial_every"])]
+    pub(crate) estimate: bool,
+    /// Print the answer of what was read so far, on standard error, at this interval [default: 1m on a terminal]
+    #[arg(long, value_name = "DURATION", value_parser = duration, conflicts_with_all = ["merge", "record", "plan", "policy"])]
+    pub(crate) partial_every: Option<std::time::Duration>,
     /// Replay nothing; print the share of each of this number of workers, without splitting any job
     #[arg(long, value_name = "WORKERS", conflicts_with_all = ["merge", "generate", "groups", "tally"])]
     pub(crate) plan: Option<std::num::NonZero<usize>>,

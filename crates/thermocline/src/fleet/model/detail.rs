@@ -18,6 +18,8 @@ pub(crate) struct Detailed {
     pub(crate) hours: Vec<HourRow>,
     /// By machine.
     pub(crate) machines: Vec<MachineRow>,
+    /// Rate at the objective's percentile, by day.
+    pub(crate) days: Vec<DayRow>,
     /// Rate by percentile of the jobs.
     pub(crate) jobs: Vec<JobsRow>,
 }
@@ -41,6 +43,15 @@ pub(crate) struct MachineRow {
     pub(crate) coverage_ratio: f64,
 }
 
+/// Promotion rate of the entries of a day, in UTC.
+#[derive(Debug, Serialize)]
+pub(crate) struct DayRow {
+    /// Start of the day.
+    pub(crate) unix_seconds: u64,
+    /// At the objective's percentile of the day's entries with far memory; `null` if unbounded.
+    pub(crate) rate_ratio_per_min: Option<f64>,
+}
+
 /// Promotion rate by job (SDFM figure 7).
 #[derive(Debug, Serialize)]
 pub(crate) struct JobsRow {
@@ -55,6 +66,7 @@ pub(crate) fn detailed<S: Source<Error: std::error::Error + Sync + 'static>>(
     source: &S,
     thresholds: &Thresholds,
     threads: NonZero<usize>,
+    objective_percentile: RatioPpm,
 ) -> Result<Detailed> {
     let cold_age = &config.cold_age;
     let grid = Grid::new(vec![cold_age.percentile], vec![cold_age.warmup.into()])?;
@@ -74,10 +86,12 @@ pub(crate) fn detailed<S: Source<Error: std::error::Error + Sync + 'static>>(
         machine: machine.clone(),
         coverage_ratio: share.coverage(),
     });
+    let finite = |rate: Option<f64>| rate.filter(|rate| rate.is_finite());
+    let days = detail.rates_of_days(objective_percentile);
+    let days = days.map(|(day, rate)| DayRow { unix_seconds: day * 86_400, rate_ratio_per_min: finite(rate) });
     let jobs = (1..=100).map(|percent| {
         let share = RatioPpm(percent * 10_000);
-        let rate = detail.rate_of_jobs(share).filter(|rate| rate.is_finite());
-        JobsRow { jobs_ratio: share.as_f64(), rate_ratio_per_min: rate }
+        JobsRow { jobs_ratio: share.as_f64(), rate_ratio_per_min: finite(detail.rate_of_jobs(share)) }
     });
-    Ok(Detailed { hours: hours.collect(), machines: machines.collect(), jobs: jobs.collect() })
+    Ok(Detailed { hours: hours.collect(), machines: machines.collect(), days: days.collect(), jobs: jobs.collect() })
 }

@@ -15,6 +15,7 @@ use units::{Bytes, Millis, RatioPpm};
 
 use super::agents::AsAgents;
 use super::detail::Detailed;
+use super::tiers::TierRow;
 
 /// The answer to one run.
 #[derive(Debug, Serialize)]
@@ -43,6 +44,9 @@ pub(crate) struct Report {
     pub(crate) fleet: Option<FleetAsItIs>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) fit: Option<Vec<fit::Row>>,
+    /// The configured limits in other tiers.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) tiers: Vec<TierRow>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) detail: Option<Detailed>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -68,6 +72,7 @@ impl Report {
             answers,
             fleet: None,
             fit: None,
+            tiers: Vec::new(),
             detail: None,
             agents: None,
         }

@@ -10,6 +10,7 @@ use units::quantity::print_duration;
 
 use super::agents::AsAgents;
 use super::report::{Answer, FleetAsItIs, Pair, Report, TrackerRow, Worker, Written};
+use super::tiers::TierRow;
 use crate::table::Table;
 
 /// The whole answer.
@@ -45,11 +46,29 @@ pub(crate) fn report(report: &Report) -> String {
     for given in &report.answers {
         text += &answer(given);
     }
+    if !report.tiers.is_empty() {
+        text += &in_tiers(&report.tiers);
+    }
     if let Some(agents) = &report.agents {
         text += &as_agents(agents);
     }
     if let Some(rows) = &report.fit {
         text += &fit(rows);
+    }
+    text
+}
+
+/// The answer of a part of the pieces: what is configured, and the best pair.
+pub(super) fn so_far(report: &Report, pieces: usize, of: usize) -> String {
+    let mut text = format!("partial answer, of {pieces} of {of} pieces: {} jobs, {} entries\n", report.jobs, report.entries);
+    for given in &report.answers {
+        let mut table = Table::new(&["<", "K", "S", "stored", "coverage", "saved", "of memory", "rate", "of all", "on", ""]);
+        for (name, pair) in [("partial, configured", &given.configured), ("partial, best", &given.best)] {
+            if let Some(pair) = pair {
+                row(&mut table, name, pair);
+            }
+        }
+        let _ = write!(text, "P {}/min\n{table}", percent(given.promotion_rate_max_ratio_per_min, 3));
     }
     text
 }
@@ -126,6 +145,31 @@ fn as_agents(agents: &AsAgents) -> String {
         text += "\n";
     }
     text
+}
+
+/// The tiers as a table.
+fn in_tiers(rows: &[TierRow]) -> String {
+    let mut text = String::new();
+    if let Some(TierRow { at, .. }) = rows.first() {
+        let (k, s) = (percent(at.percentile_ratio, 2), duration(at.warmup_seconds));
+        let _ = writeln!(text, "\nthe same far memory in other tiers, K {k} and S {s}; time lost is of all jobs together");
+    }
+    let mut table = Table::new(&["<tier", "latency", "price", "saved", "net of price", "lost", "saved per ms/s", "the last ms/s"]);
+    let per_ms = |saved: Option<f64>| saved.filter(|saved| saved.is_finite()).map_or_else(|| "-".to_owned(), bytes);
+    for row in rows {
+        let at = &row.at;
+        table.row(&[
+            &row.tier,
+            &print_duration(Duration::from_secs_f64(row.latency_seconds)),
+            &row.price_ratio.map_or_else(|| "-".to_owned(), |price| percent(price, 1)),
+            &bytes(at.saved_bytes),
+            &bytes(at.net_bytes.max(0.0)),
+            &format!("{:.3} ms/s", at.lost_milliseconds_per_second),
+            &per_ms(Some(at.saved_bytes / at.lost_milliseconds_per_second)),
+            &per_ms(at.marginal_bytes_per_millisecond),
+        ]);
+    }
+    text + &table.to_string()
 }
 
 /// The file written for `--merge`.

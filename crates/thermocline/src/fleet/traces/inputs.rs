@@ -8,13 +8,13 @@ use store::{LocalCopy, Store};
 use crate::progress::progress;
 
 /// A trace file, local or in a store.
-pub(super) struct Input {
+pub(crate) struct Input {
     /// Its path or URL, for messages.
     pub(super) name: String,
     /// Its partitions and name below the store.
     pub(super) below: String,
     /// Its size.
-    pub(super) bytes: u64,
+    pub(crate) bytes: u64,
     place: Place,
 }
 
@@ -26,7 +26,7 @@ enum Place {
 /// The files, and the stores that they are in.
 pub(crate) struct Inputs {
     stores: Vec<Store>,
-    pub(super) files: Vec<Input>,
+    pub(crate) files: Vec<Input>,
 }
 
 /// A local file, or a copy that exists while it is used.
