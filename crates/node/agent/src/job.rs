@@ -83,6 +83,9 @@ pub struct Counters {
     outcome: Outcome,
     closed_at: Option<Duration>,
     last: Option<Readings>,
+    /// Pages that the agent itself read from far memory, which are no promotions: those since the last reading, and those before
+    /// that the kernel's counters may not show yet.
+    own_reads: [u64; 2],
 }
 
 /// What a job's controllers report to each other.
@@ -180,6 +183,18 @@ struct Readings {
     written: u64,
     /// Whether the kernel counts all writes to swap devices.
     counts_writes: bool,
+}
+
+impl Counters {
+    /// Pages that were promoted, of those that the kernel counted: without the agent's own reads. What is not counted yet is
+    /// subtracted from the next reading, and then forgotten: `memory.stat` is at most 2 s behind.
+    fn without_own_reads(&mut self, counted: u64) -> u64 {
+        let [fresh, late] = self.own_reads;
+        let left = counted.saturating_sub(late);
+        let own = fresh.min(left);
+        self.own_reads = [0, fresh - own];
+        left - own
+    }
 }
 
 impl Job {
@@ -308,6 +323,7 @@ impl Job {
             .counters
             .last
             .map_or(0, |before| now.swapped_in.saturating_sub(before.swapped_in).max(now.refaulted.saturating_sub(before.refaulted)));
+        let promoted = self.counters.without_own_reads(promoted);
         if let Some(before) = self.counters.last {
             self.tiering.uncharged += ram_disks.worn_by(Pages(now.written.saturating_sub(before.written)).to_bytes(page));
         }
@@ -396,6 +412,11 @@ impl Job {
         if self.counters.last.is_some_and(|last| !last.counts_writes) {
             self.tiering.uncharged += bytes;
         }
+    }
+
+    /// Notes that the agent itself has read pages from far memory.
+    pub fn account_own_reads(&mut self, pages: Pages) {
+        self.counters.own_reads[0] = self.counters.own_reads[0].saturating_add(pages.0);
     }
 
     /// Closes the period that ends now and returns what moved in it.

@@ -30,6 +30,7 @@ pub fn render(view: &View) -> Result<String, std::fmt::Error> {
     let mut registry = Registry::with_prefix("thermocline");
     job_sizes(&mut registry, &view.jobs);
     job_rates(&mut registry, &view.jobs);
+    job_counts(&mut registry, &view.jobs);
     losses(&mut registry, &view.jobs);
     returns(&mut registry, view);
     flows(&mut registry, &view.jobs);
@@ -125,9 +126,15 @@ fn job_rates(registry: &mut Registry, jobs: &[JobView]) {
         }
         registry.register(name, help, family);
     }
-    let counts: [Metric<u64>; 3] = [
+}
+
+fn job_counts(registry: &mut Registry, jobs: &[JobView]) {
+    let counts: [Metric<u64>; 4] = [
         ("job_control_periods", "Control periods with far memory on", |job| job.totals.periods),
         ("job_swap_written_bytes", "Bytes that the job wrote to swap devices", |job| job.written_bytes.0),
+        ("job_moved_to_device_bytes", "Bytes that the agent moved from zswap to a swap device, because they stayed unaccessed", |job| {
+            job.moved_to_device_bytes.0
+        }),
         ("job_slo_violations", "Control periods whose promotion rate was above the objective", |job| job.totals.slo_violations),
     ];
     for (name, help, read) in counts {

@@ -138,6 +138,11 @@ pub struct RowView {
     pub writes_back: Option<String>,
 }
 
+/// Whether the kernel's name of a disk is that of a RAM disk (`drivers/block/brd.c`, `drivers/block/zram`).
+fn is_in_memory(disk: &str) -> bool {
+    ["ram", "zram"].iter().any(|kind| disk.strip_prefix(kind).is_some_and(|number| number.bytes().all(|byte| byte.is_ascii_digit())))
+}
+
 impl Tiers {
     /// Tiers that are not read yet; `writes` is the write budget that an earlier agent stored.
     #[must_use]
@@ -205,6 +210,13 @@ impl Tiers {
     #[must_use]
     pub fn wears(&self, tier: Tier) -> bool {
         self.areas.usable(self.may_write).any(|area| area.zram.is_none() && tier.has(area.id))
+    }
+
+    /// Whether all swap areas are on devices outside of memory.
+    #[must_use]
+    pub fn all_on_devices(&self) -> bool {
+        let in_memory = self.areas.all().iter().any(|area| area.zram.is_some());
+        self.offer.device && !in_memory && !self.areas.devices().any(|device| is_in_memory(device.disk_name()))
     }
 
     /// What the zram devices hold.

@@ -138,6 +138,8 @@ pub struct JobView {
     pub advice: Option<String>,
     /// Bytes that it wrote to swap devices.
     pub written_bytes: Bytes,
+    /// Bytes that the agent moved from zswap to the swap device.
+    pub moved_to_device_bytes: Bytes,
     /// The tracker that measures its page ages.
     pub tracker: &'static str,
     /// Why that tracker.

@@ -70,6 +70,7 @@ config! {
     "background" background: Background,
     "tier" tier: Tiers,
     "swap" swap: Swap,
+    "writeback" writeback: Writeback,
     "slow" slow: Slow,
     "class.conservative" classes.conservative: Conservative,
     "class.aggressive" classes.aggressive: Aggressive,
@@ -105,6 +106,8 @@ pub struct Config {
     pub tier: Tiers,
     /// `[swap]`
     pub swap: Swap,
+    /// `[writeback]`
+    pub writeback: Writeback,
     /// `[slow]`
     pub slow: Slow,
     /// `[class.NAME]`

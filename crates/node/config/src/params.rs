@@ -5,7 +5,7 @@ use units::{Bytes, Millis, RatioPpm};
 
 use crate::choice::Class;
 use crate::config::Config;
-use crate::table::{Aggressive, Background, ColdAge, Conservative, Incompressible, Pressure, Slow, Swap, Tiers};
+use crate::table::{Aggressive, Background, ColdAge, Conservative, Incompressible, Pressure, Slow, Swap, Tiers, Writeback};
 
 impl Config {
     /// Returns the value for jobs of a class: the general one, or the one that the class overrides.
@@ -100,6 +100,14 @@ impl Swap {
     pub fn job_endurance(&self) -> policy::endurance::Params {
         let share = |bytes: Bytes| Bytes(self.job_share.share_of(bytes.0));
         policy::endurance::Params { bytes_per_day: share(self.write_budget), burst: share(self.burst) }
+    }
+}
+
+impl Writeback {
+    /// Returns the parameters of the policy.
+    #[must_use]
+    pub fn params(&self, page: units::PageSize) -> policy::writeback::Params {
+        policy::writeback::Params { after_min_ms: Millis::from(self.after_min), pages_max: self.period_max.to_pages(page) }
     }
 }
 

@@ -145,6 +145,17 @@ settings::tables! {
             "The share of the budget that one job may use.";
     }
 
+    /// Memory that stays unaccessed in zswap goes on to the swap device, where it occupies no DRAM: of jobs under `auto`, of which
+    /// blocks of 64 KiB that are nearly all swapped out are watched, 1 GiB of a job at most.
+    pub struct Writeback = "writeback", Always {
+        enabled: bool = Unit::Bool, "false",
+            "Whether that is done. Pages are read from zswap into DRAM for a moment and paged out past it, within `swap.write_budget` and half of the job's stall target. Not done while a swap area is in memory, and where the operator has set `memory.zswap.max` or `memory.zswap.writeback` of the job. What returns from the device waits longer.";
+        after_min: Duration = Unit::Duration, "30m" in "1s" ..= "30d", search "5m" ..= "24h" Log,
+            "Memory that has been far for less stays in zswap. The second threshold is above it where the device is slower, or the memory compresses better.";
+        period_max: Bytes = Unit::Bytes, "64MiB" in "1MiB" ..= "16GiB",
+            "The most that is written in a control period, of one job.";
+    }
+
     /// Slow memory that is accessed by loads and stores: a NUMA node such as CXL memory (Thermostat). Under policy `slowdown`
     /// it holds memory that is accessed so rarely that the job's slowdown stays within its limit.
     pub struct Slow = "slow", Always {

@@ -181,7 +181,13 @@ fn each_kind_of_mistake_has_a_message() {
         ("[class.observe]\nwarmup = \"1s\"", &[(2, &["no parameters"])]),
         ("[class.agressive]\nwarmup = \"1s\"", &[(2, &["class.aggressive.warmup"])]),
         ("[class.aggressive]\nthresholds = 3", &[(2, &["unknown key", "promotion_rate, percentile, warmup"])]),
-        ("[foo]", &[(1, &["foo = {...}", "unknown key", "agent, cold_age, pressure, background, tier, swap, slow, class.conservative"])]),
+        (
+            "[foo]",
+            &[(
+                1,
+                &["foo = {...}", "unknown key", "agent, cold_age, pressure, background, tier, swap, writeback, slow, class.conservative"],
+            )],
+        ),
         ("[foo.bar]\na = 1\nb.c = 2", &[(2, &["foo.bar.a"]), (3, &["foo.bar.b.c"])]),
         ("\"agent.scan_period\" = \"nonsense\"", &[(1, &["agent.scan_period", "not a duration"])]),
         ("[job]\ncgroup = \"/a\"", &[(1, &["[[job]]"])]),

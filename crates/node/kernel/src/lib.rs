@@ -36,6 +36,7 @@ pub mod pagemap;
 pub mod perf;
 pub mod process;
 pub mod psi;
+pub mod remote;
 mod roots;
 pub mod smaps;
 pub mod swap;

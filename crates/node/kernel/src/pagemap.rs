@@ -55,6 +55,12 @@ impl Entry {
         let pfn = self.0 & ((1 << 55) - 1);
         (self.present() && pfn != 0).then_some(pfn)
     }
+
+    /// The swap area and the offset there of a swapped page, as one number. A page that was swapped in and out again mostly has another.
+    #[must_use]
+    pub fn swap_entry(self) -> Option<u64> {
+        (self.swapped() && !self.present()).then_some(self.0 & ((1 << 55) - 1))
+    }
 }
 
 /// A set of page categories of `PAGEMAP_SCAN` (`PAGE_IS_*` in `include/uapi/linux/fs.h`).

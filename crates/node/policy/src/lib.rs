@@ -22,3 +22,4 @@ pub mod thresholds;
 pub mod tiering;
 pub mod trial;
 pub mod veto;
+pub mod writeback;

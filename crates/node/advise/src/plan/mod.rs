@@ -294,7 +294,7 @@ impl Totals {
             }
             Record::Savings(record) => self.together.ledger(&record),
             // The memory records of the job's other periods include placed memory.
-            Record::Slow(_) | Record::PageCache(_) | Record::Event { .. } | Record::Tier(_) | Record::Writes(_) => {}
+            Record::Slow(_) | Record::PageCache(_) | Record::Event { .. } | Record::Tier(_) | Record::Writeback(_) | Record::Writes(_) => {}
         }
     }
 

@@ -75,6 +75,7 @@ fn job(name: &str, warmup_ms: Millis) -> Record {
         page_cache: None,
         background: None,
         tiering: None,
+        writeback: None,
     }))
 }
 

@@ -83,7 +83,8 @@ pub(super) fn collect(records: impl Iterator<Item = Result<Record, ReadError>>) 
             Record::Period(period) => all.period(&period),
             Record::Savings(savings) => all.savings(&savings),
             Record::Event { unix_ms, job, what } => all.event(Event { unix_ms, job, what }),
-            Record::Pressure(_) | Record::PageCache(_) | Record::Background(_) | Record::Slow(_) | Record::Tier(_) | Record::Writes(_) => {}
+            Record::Pressure(_) | Record::PageCache(_) | Record::Background(_) | Record::Slow(_) => {}
+            Record::Tier(_) | Record::Writeback(_) | Record::Writes(_) => {}
         }
     }
     all.finish()

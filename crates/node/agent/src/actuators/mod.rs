@@ -6,8 +6,9 @@
 //! | `lru_gen` | the oldest generations of the cgroup, by count | MGLRU's debugfs file |
 //! | `memory_reclaim` | the pages that the kernel's LRU finds coldest, by count | `memory.reclaim` |
 //! | `compact` | all memory of a job in the background | `process_madvise` |
+//! | `writeback` | pages in zswap, by address, which go on to the swap device | `process_vm_readv`, `process_madvise`, `memory.zswap.max` |
 //!
-//! All are one-shot: an agent that dies during a request leaves no setting behind.
+//! All but the last are one-shot: an agent that dies during a request leaves no setting behind. The last is restored by the undo list.
 
 use std::ops::Range;
 
@@ -21,6 +22,7 @@ pub mod compact;
 pub mod exact;
 pub mod lru;
 pub mod reclaimer;
+pub mod writeback;
 
 /// Page map entries that one step reads at most: those of 4 GiB, in some tens of milliseconds.
 const STEP_ENTRIES: u64 = 1 << 20;

@@ -17,6 +17,7 @@ pub mod slowdown;
 pub mod tiering;
 pub mod veto;
 pub mod words;
+pub mod writeback;
 
 use policy::Policy;
 
@@ -30,5 +31,6 @@ pub fn policies() -> Vec<Box<dyn Policy>> {
         Box::new(pressure::PressurePolicy),
         Box::new(slowdown::machine::SlowdownPolicy::default()),
         Box::new(tiering::TieringPolicy),
+        Box::new(writeback::WritebackPolicy),
     ]
 }

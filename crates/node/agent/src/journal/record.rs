@@ -14,14 +14,15 @@ use crate::controllers::replay::{Replay, Stateless};
 use crate::controllers::slowdown::record::SlowRecord;
 use crate::controllers::tiering::decide::{TierRecord, TieringStart};
 use crate::controllers::tiering::endurance::{EnduranceStart, WritesRecord};
+use crate::controllers::writeback::record::{WritebackRecord, WritebackStart};
 use crate::savings::Ledger;
 
 /// The version of the records below. A reader refuses newer versions and accepts all older ones.
 ///
 /// Version 2 added pressure-driven offloading and background jobs, version 3 slow memory nodes, version 4 the choice of a
 /// tier and the write budgets, version 5 the ledger of savings, version 6 tiers as rows, version 7 page cache under policy
-/// `cold_age`.
-pub const VERSION: u32 = 7;
+/// `cold_age`, version 8 what goes on from zswap to the device.
+pub const VERSION: u32 = 8;
 
 /// One line.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -43,6 +44,8 @@ pub enum Record {
     Slow(Box<SlowRecord>),
     /// One choice of a job's tier.
     Tier(Box<TierRecord>),
+    /// One period of a job's `writeback` controller.
+    Writeback(Box<WritebackRecord>),
     /// What may be written to the machine's swap devices.
     Writes(Box<WritesRecord>),
     /// The machine's savings in one control period.
@@ -132,6 +135,9 @@ pub struct JobRecord {
     /// Its tiering controller. Records before version 4 have none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tiering: Option<TieringStart>,
+    /// Its `writeback` controller, if it has one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub writeback: Option<WritebackStart>,
 }
 
 impl JobRecord {
@@ -151,6 +157,7 @@ impl JobRecord {
             page_cache: None,
             background: None,
             tiering: None,
+            writeback: None,
         }
     }
 }
@@ -178,6 +185,7 @@ impl Record {
             Self::Background(record) => record.unix_ms,
             Self::Slow(record) => record.unix_ms,
             Self::Tier(record) => record.unix_ms,
+            Self::Writeback(record) => record.unix_ms,
             Self::Writes(record) => record.unix_ms,
             Self::Savings(record) => record.unix_ms,
             Self::Event { unix_ms, .. } => *unix_ms,
@@ -195,6 +203,7 @@ impl Record {
             Self::Background(record) => ("background", &record.job, record.id),
             Self::Slow(record) => ("slowdown", &record.job, record.id),
             Self::Tier(record) => ("tiering", &record.job, record.id),
+            Self::Writeback(record) => ("writeback", &record.job, record.id),
             Self::Writes(_) => ("endurance", "", 0),
             Self::Agent(_) | Self::Job(_) | Self::Savings(_) | Self::Event { .. } => return None,
         })
@@ -217,6 +226,7 @@ impl Record {
             Self::Pressure(record) => Some(job?.pressure.as_mut()?.replay(record, &thresholds)),
             Self::PageCache(record) => Some(job?.page_cache.as_mut()?.replay(record, &thresholds)),
             Self::Background(record) => Some(job?.background.as_mut()?.replay(record, &thresholds)),
+            Self::Writeback(record) => Some(job?.writeback.as_mut()?.replay(record, &thresholds)),
             Self::Tier(record) => Some(job?.tiering.as_mut()?.replay(record, &thresholds)),
             Self::Agent(_) | Self::Job(_) | Self::Savings(_) | Self::Event { .. } => None,
         }
@@ -235,5 +245,5 @@ macro_rules! into_record {
 
 into_record! {
     JobRecord => Job, PeriodRecord => Period, PressureRecord => Pressure, PageCacheRecord => PageCache, BackgroundRecord => Background, SlowRecord => Slow,
-    TierRecord => Tier, WritesRecord => Writes, SavingsRecord => Savings
+    TierRecord => Tier, WritebackRecord => Writeback, WritesRecord => Writes, SavingsRecord => Savings
 }

@@ -1,7 +1,7 @@
 //! Records of the journal in words, as `thermocline explain` prints them.
 
 use super::{JobRecord, Record};
-use crate::controllers::{background, cold_age, page_cache, pressure, slowdown, tiering};
+use crate::controllers::{background, cold_age, page_cache, pressure, slowdown, tiering, writeback};
 
 impl Record {
     /// The decision in words, with the numbers that it is based on; `None` if the record is not a decision about a job. `job` is the
@@ -14,6 +14,7 @@ impl Record {
             Self::PageCache(record) => page_cache::record::explain(&record.step),
             Self::Background(record) => background::record::explain(&record.input, record.decision),
             Self::Slow(record) => slowdown::record::explain(record),
+            Self::Writeback(record) => writeback::record::explain(&record.input, &record.step),
             Self::Tier(_) => {
                 let (tier, why) = self.tier(job)?;
                 format!("tier {}: {why}", tier.as_deref().unwrap_or("none"))

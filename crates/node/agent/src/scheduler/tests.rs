@@ -32,6 +32,7 @@ mod scanning;
 mod slowdown;
 mod swap_room;
 mod trials;
+mod writeback;
 
 const JOB: &str = "/a";
 const LOW: &str = "sys/fs/cgroup/a/memory.low";

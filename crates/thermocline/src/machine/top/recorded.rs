@@ -177,7 +177,7 @@ impl Reader {
                 self.close(savings.unix_ms, Some(**savings));
             }
             Record::Event { unix_ms, job, what } => self.event(*unix_ms, job.as_deref(), what),
-            Record::PageCache(_) | Record::Slow(_) | Record::Tier(_) | Record::Writes(_) => {}
+            Record::PageCache(_) | Record::Slow(_) | Record::Tier(_) | Record::Writeback(_) | Record::Writes(_) => {}
         }
         self.decision(record);
     }

@@ -88,8 +88,13 @@ pub fn writable(job: &Job, context: &Context, now: Duration) -> Option<Bytes> {
     if !context.tiers.wears(job.tiering.tier()?) {
         return None;
     }
-    let own = job.tiering.writes.available(Millis(units::millis(now)));
-    Some(own.min(context.tiers.writable(now)))
+    Some(writable_past(job, context, now))
+}
+
+/// The same if its memory goes to a device whatever its tier.
+#[must_use]
+pub fn writable_past(job: &Job, context: &Context, now: Duration) -> Bytes {
+    job.tiering.writes.available(Millis(units::millis(now))).min(context.tiers.writable(now))
 }
 
 /// Charges what a job wrote to devices to its write budget.
