@@ -65,7 +65,7 @@ fn life(thresholds: &Thresholds) -> Vec<Record> {
     let jobs = (0..JOBS).map(|id| {
         let (class, tracker) = (Class::Standard, "page_idle".to_owned());
         let (state, policy) = (State::default(), Policy::ColdAge);
-        let (pressure, page_cache, background, tiering) = (None, None, None, None);
+        let (pressure, page_cache, writeback, background, tiering) = (None, None, None, None, None);
         Record::Job(Box::new(JobRecord {
             unix_ms: UnixMillis(0),
             job: name(id),
@@ -77,6 +77,7 @@ fn life(thresholds: &Thresholds) -> Vec<Record> {
             policy,
             pressure,
             page_cache,
+            writeback,
             background,
             tiering,
         }))
