@@ -119,6 +119,8 @@ pub struct Signals {
 pub struct Stall {
     /// Tolerated share of time in which some task waits for memory.
     pub target: RatioPpm,
+    /// The part of it that page cache takes, in the mean.
+    pub page_cache: RatioPpm,
     /// Observed wait per promoted page in microseconds, smoothed; zero until enough pages were promoted.
     pub observed_cost_us: u64,
     /// Whether the last period's stall was at its target.
@@ -126,6 +128,12 @@ pub struct Stall {
 }
 
 impl Stall {
+    /// What is left of the target for promotions.
+    #[must_use]
+    pub fn of_anon(&self) -> RatioPpm {
+        policy::refaults::left_of(self.target, self.page_cache)
+    }
+
     /// The wait per promoted page in microseconds: the tier's latency or the observed wait, whichever is longer. Tasks may
     /// wait for each other, and for a device that others keep busy.
     #[must_use]

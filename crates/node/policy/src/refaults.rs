@@ -21,13 +21,16 @@
 //! ([`crate::cold_age`]). Page cache cannot be called back, but what was needed is back after its refault, and protected: the kernel
 //! activates pages that return.
 //!
-//! A stall target is a mean over time. What exceeds it is owed, and nothing goes out until quieter periods have made up for it. It is
-//! kept as the time in which the target permits as much, because the latency of a promotion may be found to be another meanwhile.
+//! A stall target is a mean over time. What exceeds it is owed, unless the periods before left as much unused, and nothing goes out
+//! until quieter periods have made up for it. So a table that a query reads from end to end each hour may be out in between if the
+//! target permits these reads in an hour. Page cache may use what promotions leave of the target, and half of it at least: threshold
+//! T of anonymous memory is chosen for what page cache leaves, in the mean ([`left_of`]). Each kind alone gets all of it.
 //!
 //! What the objective permits is not worth its cost where nothing is saved for it: a cache of which each page returns at once stays
 //! what it is. Pages that are out for `t` on average return at the rate `saved / t`, so that in the time `t` as many return as are out
 //! (Little's law). If more returned in a warm-up than are out now, they are out for less than a warm-up on average, and the agent leaves
-//! the cache alone: for two warm-ups, and for four if that happens again. Pages that returned by one wait count as one of these: a cache
+//! the cache alone: for two warm-ups, and for four if that happens again. What was out in the mean of a warm-up counts, if that is more:
+//! when a table has been read again, none of it is out. Pages that returned by one wait count as one of these: a cache
 //! that a build reads again by large requests each time may be out in between.
 //!
 //! The last pages to go out are the most used, and many of them may return at one event, such as a program that starts again. If at
@@ -52,7 +55,8 @@
 //! Each is a test of this name: a cache that nothing reads goes out; a cache that is read at random keeps the objective in K of the
 //! periods; dearer refaults leave more of the cache; pages that one wait brings cost as much as the wait; a cache whose pages
 //! return at once is left alone; so is what returned in a burst; after a failure one request at a time is tried; a pause lasts
-//! until what went out has had time to return; what failed requests cost is owed several times; what is owed is time; what may
+//! until what went out has had time to return; what failed requests cost is owed several times; what is owed is time; a burst
+//! that quiet periods have paid for is no failure; each kind gets half of a stall target, and what the other leaves of it; what may
 //! return within a warm-up needs no pause; what returns all the time is no failure of a request; a cache that few waits bring back
 //! may be out in between; while little returns larger parts go out; it never acts before the warm-up; it is deterministic for any
 //! input.
@@ -77,9 +81,6 @@ const FLOOR_BEFORE: Pages = Pages(1_024);
 
 /// The longest wait, in periods: two weeks of periods of two minutes.
 const WAIT_MAX: u32 = 10_000;
-
-/// What is owed to a stall target at most, in periods: a burst, as when a job reads all its files again, is forgotten after them.
-const OWED_PERIODS_MAX: u64 = 64;
 
 /// Pages that one read brings: the kernel's default of read-ahead, 128 KiB.
 const READ_AHEAD: u64 = 32;
@@ -129,15 +130,18 @@ pub struct State {
     amount: Pages,
     /// Periods to wait for.
     wait: u32,
-    /// What returned beyond a stall target and the following periods have not made up for: the time in which it permits as much.
-    #[serde(default, rename = "owed_ms")]
-    owed: Millis,
+    /// What it may use of a stall target.
+    #[serde(default, skip_serializing_if = "Budget::is_new")]
+    budget: Budget,
     /// What returned in the last [`USUAL_WARMUPS`], in [`PARTS_OF_PAGE`], with exponential weights.
     #[serde(default, skip_serializing_if = "is_zero")]
     back: u64,
     /// What returned in the last warm-up, where pages that returned by one wait count as one, in the same way.
     #[serde(default, skip_serializing_if = "is_zero")]
     waits: u64,
+    /// What was out in the mean of the last warm-up, in [`PARTS_OF_PAGE`].
+    #[serde(default, skip_serializing_if = "is_zero")]
+    held: u64,
     /// While the cache is left alone, because what went out returned too soon.
     #[serde(default, skip_serializing_if = "Rests::is_none")]
     resting: Rests,
@@ -261,9 +265,9 @@ pub enum Hold {
 pub struct Step {
     /// What to do.
     pub decision: Decision,
-    /// Promotions and refaults of the period, in promotions.
+    /// Promotions and refaults of the period, in promotions; with a stall target, refaults alone.
     pub returned: Pages,
-    /// The same as the objective permits.
+    /// The same as the objective permits; with a stall target, page cache's part.
     pub allowed: Pages,
 }
 
@@ -271,19 +275,27 @@ pub struct Step {
 #[must_use]
 pub fn step(params: &Params, state: &State, input: &Input) -> (State, Step) {
     let by_rate = || promotions_allowed(params.promotion_rate_max, input.working_set + input.cache, input.elapsed_ms);
-    let allowed = input.allowance.unwrap_or_else(by_rate);
-    let allowed = input.trial_max.map_or(allowed, |most| allowed.min(most));
     let mut next = *state;
-    let returned = input.promoted + next.cost(input);
+    let cost = next.cost(input);
+    let (returned, allowed) = match input.allowance {
+        Some(allowance) => {
+            next.budget.take(cost, allowance, input.elapsed_ms, usual_life(params));
+            let within_trial = input.trial_max.map_or(Pages(u64::MAX), |most| most - input.promoted);
+            (cost, Budget::part(allowance, input.promoted).min(within_trial))
+        }
+        None => (input.promoted + cost, input.trial_max.map_or_else(by_rate, |most| by_rate().min(most))),
+    };
     let hold = |reason| Decision::Hold { reason };
-    let failed = next.failed(params, input, returned > allowed);
+    let spent = Spent { cost: returned, allowed, elapsed: input.elapsed_ms };
+    let over = if input.allowance.is_some() { next.budget.is_exceeded(&spent) } else { returned > allowed };
+    let failed = next.failed(params, input, over);
     let needed = next.needed(params, input, failed);
     let is_in_vain = next.is_in_vain(params, input);
     let decision = if input.elapsed_ms == Millis::ZERO {
         hold(Hold::NoHistory)
     } else if input.job_age_ms < params.warmup_ms {
         hold(Hold::WarmingUp)
-    } else if next.is_over(params, input, returned, allowed) {
+    } else if next.is_over(params, input, &spent, over) {
         hold(Hold::Refaults)
     } else if is_in_vain {
         hold(Hold::ReturnsTooSoon)
@@ -325,25 +337,24 @@ impl State {
         cost
     }
 
+    /// The part of a stall target that page cache takes, in the mean: half at most.
+    #[must_use]
+    pub fn taken(&self) -> RatioPpm {
+        self.budget.taken()
+    }
+
     /// Takes in what returned in a period, and says whether it forbids to reclaim more.
-    fn is_over(&mut self, params: &Params, input: &Input, returned: Pages, allowed: Pages) -> bool {
-        let was_over = self.wait > 0 || self.owed > Millis::ZERO;
-        let over = returned > allowed;
+    fn is_over(&mut self, params: &Params, input: &Input, spent: &Spent, over: bool) -> bool {
+        let was_over = self.wait > 0 || self.budget.is_owed();
         if input.allowance.is_some() {
             self.wait = 0;
-            let times = if self.is_affordable(params, input, allowed) { 1 } else { self.pauses.times() };
-            let permitted_in = |pages: Pages| {
-                let ms = u128::from(pages.0) * u128::from(input.elapsed_ms.0) / u128::from(allowed.0.max(1));
-                Millis(u64::try_from(ms).unwrap_or(u64::MAX))
-            };
-            let owed = self.owed + permitted_in(Pages((returned - allowed).0.saturating_mul(times)));
-            let most = Millis(input.elapsed_ms.0.saturating_mul(OWED_PERIODS_MAX));
-            self.owed = owed.saturating_sub(permitted_in(allowed - returned)).min(most);
+            let times = if self.is_affordable(params, input, spent.allowed) { 1 } else { self.pauses.times() };
+            self.budget.settle(spent, times);
             // What returns while some is owed went out before the amount was halved.
             self.amount = if over && !was_over { Pages(self.amount.0 / 2) } else { self.amount };
-            return over || self.owed > Millis::ZERO;
+            return over || self.budget.is_owed();
         }
-        self.owed = Millis::ZERO;
+        self.budget = Budget::default();
         if over {
             self.amount = Pages(self.amount.0 / 2);
             self.wait = self.wait.saturating_add(u32::from(observations_needed(params.percentile))).min(WAIT_MAX);
@@ -375,11 +386,13 @@ impl State {
     fn most(&self, params: &Params, input: &Input, allowed: Pages) -> Pages {
         let part = |parts: u64| Pages(input.cache.0 / parts);
         let is_calm = self.pauses.doublings == 0 && self.keeping.times == 0 && self.resting.times == 0;
-        if !is_calm || reclaimed_in_order(input).is_none() {
+        if !is_calm || (input.reclaimed.is_none() && input.cold.is_none()) {
             return part(PARTS).max(LEAST);
         }
         let usual = self.waited_for(promotions_of(self.usual(params, input), input.refault_cost).0);
-        let returns = (input.promoted + Pages(usual)).0.saturating_mul(PARTS);
+        // Page cache's part of a stall target is without promotions.
+        let promoted = if input.allowance.is_some() { Pages::ZERO } else { input.promoted };
+        let returns = (promoted + Pages(usual)).0.saturating_mul(PARTS);
         part((returns / allowed.0.max(1)).clamp(PARTS_MIN, PARTS)).max(LEAST)
     }
 
@@ -388,11 +401,12 @@ impl State {
         let returned = input.refaulted.0.saturating_mul(PARTS_OF_PAGE);
         self.back = decayed(self.back, input.elapsed_ms, usual_life(params)).saturating_add(returned);
         let Some(saved) = input.saved else { return false };
+        self.held = followed(self.held, saved.0.saturating_mul(PARTS_OF_PAGE), input.elapsed_ms, params.warmup_ms);
         self.waits = decayed(self.waits, input.elapsed_ms, params.warmup_ms).saturating_add(self.waited_for(returned));
         if self.resting.pass(input.elapsed_ms, params.warmup_ms) {
             return true;
         }
-        let is_in_vain = self.waits > saved.max(LEAST).0.saturating_mul(PARTS_OF_PAGE);
+        let is_in_vain = self.waits > saved.max(LEAST).0.saturating_mul(PARTS_OF_PAGE).max(self.held);
         if is_in_vain {
             self.resting.begin(params.warmup_ms, RESTS_MAX);
             (self.amount, self.waits) = (Pages::ZERO, 0);
@@ -437,6 +451,12 @@ impl State {
     }
 }
 
+/// What page cache leaves of a stall target to anonymous memory if it takes this part of it ([`State::taken`]).
+#[must_use]
+pub fn left_of(target: RatioPpm, taken: RatioPpm) -> RatioPpm {
+    RatioPpm(u32::try_from(u64::from(target.0) - taken.min(RatioPpm::ONE).share_of(target.0.into())).unwrap_or(target.0))
+}
+
 /// How many promotions cost as much as so many refaults, each of which waits for a read of its own.
 fn promotions_of(refaults: Pages, refault_cost: RatioPpm) -> Pages {
     Pages(u64::try_from(u128::from(refaults.0) * u128::from(refault_cost.0) / 1_000_000).unwrap_or(u64::MAX))
@@ -456,33 +476,13 @@ enum Failure {
     Burst,
 }
 
-/// The part of a quantity that remains of it after a time, if it decays with this mean life.
-fn decayed(quantity: u64, time: Millis, life: Millis) -> u64 {
-    // 1 / (1 + x) is exp(-x) for the short periods that there are, and never less.
-    let kept = u128::from(quantity) * u128::from(life.0) / (u128::from(life.0) + u128::from(time.0)).max(1);
-    u64::try_from(kept).unwrap_or(quantity)
-}
-
-/// The time over which a usual rate of refaults is a mean.
-fn usual_life(params: &Params) -> Millis {
-    Millis(params.warmup_ms.0.saturating_mul(USUAL_WARMUPS))
-}
-
-/// The time in which the amount doubles.
-fn doubled_in(params: &Params) -> Millis {
-    Millis((params.warmup_ms.0 / 4).max(1))
-}
-
-/// The amount of the next period, by 2^x of about 1 + 0.693 x.
-fn grown(amount: Pages, params: &Params, elapsed_ms: Millis) -> Pages {
-    let doubled_in = doubled_in(params).0;
-    let more = u128::from(amount.0) * u128::from(elapsed_ms.0.min(doubled_in)) * 693 / (u128::from(doubled_in) * 1_000);
-    (amount + Pages(u64::try_from(more).unwrap_or(u64::MAX))).max(LEAST)
-}
-
+mod budget;
+mod over_time;
 mod pauses;
 mod rests;
 
+use budget::{Budget, Spent};
+use over_time::{decayed, doubled_in, followed, grown, usual_life};
 use pauses::Pauses;
 use rests::Rests;
 

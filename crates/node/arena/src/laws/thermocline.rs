@@ -136,7 +136,7 @@ impl Thermocline {
     fn decide_by_age(&mut self, view: &View<'_>, asked: &mut Vec<Request>) {
         let Some(scan) = &self.scan else { return };
         let window_ms = Millis(self.constants.scan_ms);
-        let target = self.constants.pressure.stall_target;
+        let target = refaults::left_of(self.constants.pressure.stall_target, self.refaults.taken());
         let is_auto = self.policy == Policy::Auto;
         let fold = |counts: &AgeCounts| Histogram::from_counts(counts, &self.constants.thresholds);
         let mut cold = scan.resident.clone();

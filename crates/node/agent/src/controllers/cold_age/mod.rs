@@ -204,9 +204,9 @@ impl Controller for ColdAge {
         let window_ms = units::millis(accesses.window);
         let promotions = Histogram::from_counts(&accesses.all, &self.thresholds);
         let returned = Histogram::from_counts(&accesses.far, &self.thresholds);
-        let allowance = job.signals.stall.map(|stall| cold_age::allowance(stall.target, Millis(window_ms), stall.cost_us(tier_us)));
+        let allowance = job.signals.stall.map(|stall| cold_age::allowance(stall.of_anon(), Millis(window_ms), stall.cost_us(tier_us)));
         self.allowances = job.signals.stall.map(|stall| {
-            tiering::costs_by_tier(job, context, stall).map(|cost_us| cold_age::allowance(stall.target, Millis(window_ms), cost_us))
+            tiering::costs_by_tier(job, context, stall).map(|cost_us| cold_age::allowance(stall.of_anon(), Millis(window_ms), cost_us))
         });
         let resident = job.scan.as_ref().map(|scan| scan.resident.clone()).unwrap_or_default();
         let points = job.scan.as_ref().and_then(|scan| scan.sample.as_ref()).map(|sample| sample.points);

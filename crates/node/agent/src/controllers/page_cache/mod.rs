@@ -174,6 +174,9 @@ impl Controller for PageCache {
     fn record(&mut self, job: &mut Job, now: Now, input: refaults::Input, step: &Step) -> Record {
         self.recent.push(now.unix_ms, &record::explain(step));
         self.last = Some(*step);
+        if let Some(stall) = &mut job.signals.stall {
+            stall.page_cache = self.start.state.taken();
+        }
         PageCacheRecord {
             unix_ms: now.unix_ms,
             job: job.path().to_owned(),

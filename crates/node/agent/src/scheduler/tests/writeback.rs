@@ -61,7 +61,8 @@ impl Swapped {
 fn decide(agent: &mut Agent, seconds: u64) -> Moved {
     let signals = &mut agent.jobs.get_mut(JOB).unwrap().job.signals;
     signals.threshold = Some(Age(1));
-    signals.stall = Some(crate::job::Stall { target: units::RatioPpm(500_000), observed_cost_us: 0, at_target: false });
+    signals.stall =
+        Some(crate::job::Stall { target: units::RatioPpm(500_000), page_cache: units::RatioPpm(0), observed_cost_us: 0, at_target: false });
     agent.decide_now(WRITEBACK, at(seconds));
     last(agent)
 }
