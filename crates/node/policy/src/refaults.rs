@@ -96,9 +96,6 @@ const RESTS_MAX: u32 = 2;
 const KEPT_WARMUPS: u64 = 2;
 const KEPT_MAX: u32 = 4;
 
-/// Refaults are usual if there were as many in the last warm-ups. A burst is a small part of so many.
-const USUAL_WARMUPS: u64 = 4;
-
 /// A request failed if half as many returned as went out in the last warm-up.
 const FAILED: (u64, u64) = (1, 2);
 
@@ -133,7 +130,7 @@ pub struct State {
     /// What it may use of a stall target.
     #[serde(default, skip_serializing_if = "Budget::is_new")]
     budget: Budget,
-    /// What returned in the last [`USUAL_WARMUPS`], in [`PARTS_OF_PAGE`], with exponential weights.
+    /// What returned in the last four warm-ups, in [`PARTS_OF_PAGE`], with exponential weights.
     #[serde(default, skip_serializing_if = "is_zero")]
     back: u64,
     /// What returned in the last warm-up, where pages that returned by one wait count as one, in the same way.
@@ -279,7 +276,7 @@ pub fn step(params: &Params, state: &State, input: &Input) -> (State, Step) {
     let cost = next.cost(input);
     let (returned, allowed) = match input.allowance {
         Some(allowance) => {
-            next.budget.take(cost, allowance, input.elapsed_ms, usual_life(params));
+            next.budget.take(cost, allowance, input.elapsed_ms, usual_life(params.warmup_ms));
             let within_trial = input.trial_max.map_or(Pages(u64::MAX), |most| most - input.promoted);
             (cost, Budget::part(allowance, input.promoted).min(within_trial))
         }
@@ -303,7 +300,7 @@ pub fn step(params: &Params, state: &State, input: &Input) -> (State, Step) {
         hold(Hold::Awaited)
     } else {
         let most = next.most(params, input, allowed);
-        let before = std::mem::replace(&mut next.amount, grown(state.amount, params, input.elapsed_ms).min(most));
+        let before = std::mem::replace(&mut next.amount, grown(state.amount, params.warmup_ms, input.elapsed_ms).max(LEAST).min(most));
         let pages = [input.cold, input.spare].into_iter().flatten().fold(next.amount, Pages::min);
         match input.veto {
             Some(veto) => hold(Hold::Vetoed(veto)),
@@ -314,7 +311,7 @@ pub fn step(params: &Params, state: &State, input: &Input) -> (State, Step) {
             }
             None if pages < LEAST => hold(Hold::NothingCold),
             None => {
-                next.pauses.begin(doubled_in(params));
+                next.pauses.begin(doubled_in(params.warmup_ms));
                 Decision::Reclaim { pages }
             }
         }
@@ -378,7 +375,7 @@ impl State {
 
     /// Refaults in such a period, by what returned lately.
     fn usual(&self, params: &Params, input: &Input) -> Pages {
-        let parts = u128::from(self.back) * u128::from(input.elapsed_ms.0) / u128::from(usual_life(params).0.max(1));
+        let parts = u128::from(self.back) * u128::from(input.elapsed_ms.0) / u128::from(usual_life(params.warmup_ms).0.max(1));
         Pages(u64::try_from(parts).unwrap_or(u64::MAX) / PARTS_OF_PAGE)
     }
 
@@ -399,7 +396,7 @@ impl State {
     /// Takes in what returned, and says whether the cache is left alone because it returned too soon.
     fn is_in_vain(&mut self, params: &Params, input: &Input) -> bool {
         let returned = input.refaulted.0.saturating_mul(PARTS_OF_PAGE);
-        self.back = decayed(self.back, input.elapsed_ms, usual_life(params)).saturating_add(returned);
+        self.back = decayed(self.back, input.elapsed_ms, usual_life(params.warmup_ms)).saturating_add(returned);
         let Some(saved) = input.saved else { return false };
         self.held = followed(self.held, saved.0.saturating_mul(PARTS_OF_PAGE), input.elapsed_ms, params.warmup_ms);
         self.waits = decayed(self.waits, input.elapsed_ms, params.warmup_ms).saturating_add(self.waited_for(returned));

@@ -162,11 +162,14 @@ impl Tiering {
     }
 }
 
-/// Jobs that a stall target decides for warm up as `pressure` does, others as `cold_age` does.
+/// When a job's first sample is due: before anything of it is offloaded. Under `auto`, whichever of its two parts begins first.
 fn warmup_ms(config: &Config, treatment: &Treatment) -> Millis {
+    let by_age = config.cold_age_for(treatment.class).params().warmup_ms;
+    let by_pressure = config.pressure_for(treatment.class).warmup_ms;
     match treatment.policy {
-        Policy::Pressure | Policy::Auto => config.pressure_for(treatment.class).warmup_ms,
-        _ => config.cold_age_for(treatment.class).params().warmup_ms,
+        Policy::Pressure => by_pressure,
+        Policy::Auto => by_age.min(by_pressure),
+        _ => by_age,
     }
 }
 

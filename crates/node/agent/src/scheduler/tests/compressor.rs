@@ -187,3 +187,15 @@ fn nothing_is_chosen_while_it_is_unknown_who_uses_zswap() {
         assert_eq!(machine.get(COMPRESSOR), expected, "{settings}");
     }
 }
+
+#[test]
+fn a_jobs_first_sample_is_due_before_its_policy_moves_anything() {
+    let warmups = "[cold_age]\nwarmup = \"20s\"\n[pressure]\nwarmup = \"60s\"";
+    let due = |policy: &str, warmups: &str| {
+        let machine = machine();
+        let agent = sampled(&machine, &format!("policy = \"{policy}\"\n{warmups}"), Options::default(), [34, 40, 20]);
+        agent.jobs[JOB].job.tiering.warmup_ms.0 / 1_000
+    };
+    assert_eq!(["cold_age", "pressure", "auto"].map(|policy| due(policy, warmups)), [20, 60, 20], "auto begins with cold pages");
+    assert_eq!(due("auto", ""), 60, "its part for page cache may begin first");
+}
