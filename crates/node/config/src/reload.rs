@@ -7,8 +7,18 @@ use crate::config::{Config, knobs};
 
 /// Knobs besides those of bundles that are read each time they are used. All others are read once, at the start: directories,
 /// listeners, trackers and their scans, and what was set in the kernel and must be restored.
-const READ_EACH_TIME: [&str; 7] =
-    ["agent.policy", "agent.tier", "agent.actuator", "agent.offload_rate", "agent.cpu_budget", "agent.jobs_max", "agent.split_idle"];
+const READ_EACH_TIME: [&str; 10] = [
+    "agent.policy",
+    "agent.tier",
+    "agent.actuator",
+    "agent.offload_rate",
+    "agent.cpu_budget",
+    "agent.jobs_max",
+    "agent.split_idle",
+    "writeback.enabled",
+    "writeback.after_min",
+    "writeback.period_max",
+];
 
 /// A configuration file that was read again.
 #[derive(Clone, Debug, PartialEq, Eq)]

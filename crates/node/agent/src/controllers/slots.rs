@@ -50,6 +50,13 @@ impl Slots {
         self.0.get(policy).is_some_and(Option::is_some)
     }
 
+    /// Gives the job a controller of a policy, or takes it.
+    pub fn set(&mut self, policy: usize, slot: Option<Box<dyn Slot>>) {
+        if let Some(place) = self.0.get_mut(policy) {
+            *place = slot;
+        }
+    }
+
     /// The controller of a type.
     #[must_use]
     pub fn get<C: Slot>(&self) -> Option<&C> {

@@ -65,10 +65,19 @@ impl Agent {
     /// again, so that it replays.
     fn use_parameters(&mut self, config: Config) {
         self.context.config = config;
-        for Entry { job, slots } in self.jobs.values_mut() {
+        let Self { context, policies, jobs, .. } = self;
+        for Entry { job, slots } in jobs.values_mut() {
             let treatment = job.treatment;
-            job.tiering.configure(&self.context.config, &treatment);
-            slots.iter_mut().for_each(|slot| slot.configure(job, &self.context.config));
+            job.tiering.configure(&context.config, &treatment);
+            for (policy, scheduled) in policies.iter().enumerate() {
+                // A switch (`writeback.enabled`, `cold_age.page_cache`) was turned. What a policy with a switch has done is one-shot, or
+                // was restored within its turn: a controller that goes away leaves nothing to restore.
+                let slot = scheduled.policy.slot(&context.config, &treatment, &context.thresholds);
+                if slot.is_some() != slots.has(policy) {
+                    slots.set(policy, slot);
+                }
+            }
+            slots.iter_mut().for_each(|slot| slot.configure(job, &context.config));
         }
         for record in report::beginning(&self.context, &self.identity, &self.following, &self.jobs) {
             self.context.log.push(record);

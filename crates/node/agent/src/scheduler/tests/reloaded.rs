@@ -72,3 +72,19 @@ fn rules_apply_at_once_and_what_a_job_no_longer_gets_is_restored() {
     let events = events(&agent);
     assert!(events.iter().any(|what| what.contains("no rule names it")), "{events:?}");
 }
+
+#[test]
+fn a_switch_of_a_controller_applies_to_jobs_that_go_on() {
+    use crate::controllers::page_cache::PageCache;
+    let (machine, mut agent) = started();
+    let seen = agent.job(JOB).seen_at;
+    for on in [false, true] {
+        let switched = format!("[cold_age]\npage_cache = {on}\n[[job]]\ncgroup = \"{JOB}\"\nclass = \"standard\"\n");
+        agent.receive(Message::Reload(Box::new(Ok(machine.config(&switched)))));
+        assert_eq!(agent.jobs[JOB].slots.get::<PageCache>().is_some(), on);
+        round(&mut agent, &machine, if on { 1_360 } else { 1_240 }, 60);
+    }
+    assert_eq!(agent.job(JOB).seen_at, seen, "the job goes on");
+    let replay = agent.replayed();
+    assert!(replay.differing.is_empty() && replay.skipped == 0, "{replay:?}");
+}
