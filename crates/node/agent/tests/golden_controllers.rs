@@ -16,6 +16,10 @@ const POLICIES: &str = "journal-6.12-idle-policies.jsonl";
 /// The same kernel with a slow memory node: a job under `slowdown` whose accesses change. Recorded by the same scenario.
 const SLOWDOWN: &str = "journal-6.12-idle-slowdown.jsonl";
 
+/// Version 8 of the records, from a fake machine: a job under `auto` with `writeback.enabled`, and decisions of each kind. Recorded by
+/// `UPDATE_JOURNAL=1 cargo test -p thermocline-agent --lib decisions_of_each_kind`.
+const WRITEBACK: &str = "journal-v8-writeback.jsonl";
+
 /// Version 3 of the records, from a fake machine: a job under policy `auto`.
 const VERSION_3: &str = "journal-v3.jsonl";
 
@@ -163,6 +167,42 @@ fn any_altered_parameter_of_the_machines_write_budget_changes_a_decision() {
         }
         assert!(!replay::replay(&records).differing.is_empty(), "{what}: no decision differs");
     }
+}
+
+#[test]
+fn writeback_replays_and_any_altered_parameter_changes_a_decision() {
+    assert_eq!(replayed(WRITEBACK), [("writeback", 9)]);
+    let text = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests").join(WRITEBACK)).unwrap();
+    for (line, record) in text.lines().zip(read(WRITEBACK)) {
+        assert_eq!(serde_json::to_string(&record).unwrap(), line, "written as it was read");
+    }
+    let writeback = |what: &str, change: &dyn Fn(&mut policy::writeback::Params)| {
+        check(WRITEBACK, what, |job| {
+            if let Some(start) = &mut job.writeback {
+                change(&mut start.params);
+            }
+        });
+    };
+    writeback("after_min", &|params| params.after_min_ms = Millis(params.after_min_ms.0 * 2));
+    writeback("period_max", &|params| params.pages_max = units::Pages(1));
+}
+
+#[test]
+fn an_altered_observation_of_writeback_changes_a_decision() {
+    let writeback = |what: &str, change: &dyn Fn(&mut policy::writeback::Input)| {
+        let mut records = read(WRITEBACK);
+        for record in &mut records {
+            if let Record::Writeback(period) = record {
+                change(&mut period.input);
+            }
+        }
+        assert!(!replay::replay(&records).differing.is_empty(), "{what}: no decision differs");
+    };
+    writeback("threshold", &|input| input.threshold_ms = None);
+    writeback("returns", &|input| input.returned = units::Pages(input.returned.0 * 100_000));
+    writeback("spilled", &|input| input.spilled = false);
+    writeback("obstacle", &|input| input.obstacle = None);
+    writeback("stall target", &|input| input.stall_target = RatioPpm(0));
 }
 
 #[test]

@@ -1,9 +1,13 @@
 //! The machine's event counters: `/proc/vmstat`, `key value` lines; each counts pages or events since boot.
 
+use std::fs::File;
+use std::io::Seek;
+use std::path::PathBuf;
+
 use serde::Serialize;
 
 use crate::text::FlatKeyed;
-use crate::{Malformed, Result, Roots, file};
+use crate::{Error, Malformed, Result, Roots, file};
 
 /// The counters of `/proc/vmstat` that Thermocline uses; `None` if the kernel does not print it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
@@ -78,8 +82,35 @@ fn allocstall(table: &FlatKeyed) -> Result<Option<u64>, Malformed> {
 /// # Errors
 /// [`crate::Error::Parse`], [`crate::Error::Io`].
 pub fn read(roots: &Roots) -> Result<VmStat> {
-    let path = roots.proc.join("vmstat");
-    parse(&file::read(&path, file::SMALL)?).map_err(|malformed| malformed.at(&path))
+    VmStatFile::open(roots)?.read()
+}
+
+/// `/proc/vmstat`, opened once to be read several times.
+#[derive(Debug)]
+pub struct VmStatFile {
+    file: File,
+    path: PathBuf,
+}
+
+impl VmStatFile {
+    /// Opens it.
+    ///
+    /// # Errors
+    /// [`crate::Error::Io`].
+    pub fn open(roots: &Roots) -> Result<Self> {
+        let path = roots.proc.join("vmstat");
+        let file = File::open(&path).map_err(|source| Error::from_io(&path, "open", source))?;
+        Ok(Self { file, path })
+    }
+
+    /// Reads the counters as they are now: a read at offset 0 makes the kernel count again (`seq_read()` in `fs/seq_file.c`).
+    ///
+    /// # Errors
+    /// [`crate::Error::Parse`], [`crate::Error::Io`].
+    pub fn read(&self) -> Result<VmStat> {
+        (&self.file).rewind().map_err(|source| Error::from_io(&self.path, "rewind", source))?;
+        parse(&file::read_opened(&self.file, &self.path, file::SMALL)?).map_err(|malformed| malformed.at(&self.path))
+    }
 }
 
 #[cfg(test)]
@@ -96,6 +127,19 @@ mod tests {
         assert!(stat.pgfault > stat.pgmajfault, "{stat:?}");
         assert_eq!((stat.pswpin, stat.zswpout), (Some(0), Some(0)));
         cut_everywhere(CAPTURED, parse);
+    }
+
+    #[test]
+    fn an_open_file_shows_the_counters_of_each_read() {
+        let (_keep, roots) = tree(&[("proc/vmstat", "zswpwb 1\n")]);
+        let file = VmStatFile::open(&roots).unwrap();
+        assert_eq!(file.read().unwrap().zswpwb, Some(1));
+        std::fs::write(roots.proc.join("vmstat"), "zswpwb 2\npgfault 7\n").unwrap();
+        assert_eq!(file.read().unwrap().zswpwb, Some(2));
+        let host = VmStatFile::open(&Roots::host()).unwrap();
+        let before = host.read().unwrap().pgfault;
+        drop(vec![1_u8; 64 << 20]);
+        assert!(host.read().unwrap().pgfault > before, "the kernel's own file counts on");
     }
 
     #[test]

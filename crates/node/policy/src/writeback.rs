@@ -78,6 +78,8 @@ pub struct State {
 pub enum Obstacle {
     /// zswap is off, or the kernel has no `memory.zswap.max`.
     NoZswap,
+    /// The kernel does not count what it writes back from zswap (`zswpwb`): other memory in place of the chosen one would not be seen.
+    NoCounters,
     /// There is no swap device to write to, or one of the swap areas is in memory.
     NoDevice,
     /// The operator, or the job's tier, forbids writes to the device (`memory.zswap.writeback`).
@@ -165,6 +167,12 @@ pub struct Step {
     pub after_ms: Option<Millis>,
     /// The decision.
     pub decision: Decision,
+}
+
+/// Expected returns of pages that have been far for `far`, in pages per million seconds: `1 / 2t` each.
+#[must_use]
+pub fn expected_rate(pages: Pages, far: Millis) -> u64 {
+    pages.0.saturating_mul(1_000_000_000) / far.0.max(1).saturating_mul(2)
 }
 
 /// Decides one period.

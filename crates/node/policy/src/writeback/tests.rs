@@ -50,6 +50,14 @@ fn the_second_threshold_is_never_below_the_first_nor_the_minimum() {
 }
 
 #[test]
+fn a_page_is_expected_once_in_twice_the_time_that_it_was_far() {
+    // 16 pages, each with 1 / 200 s.
+    assert_eq!(expected_rate(Pages(16), Millis(100_000)), 80_000);
+    assert_eq!(expected_rate(Pages(1), Millis(0)), 500_000_000, "no time is a millisecond");
+    assert_eq!(expected_rate(Pages(u64::MAX), Millis(u64::MAX)), 1);
+}
+
+#[test]
 fn it_grows_with_the_devices_latency_and_falls_with_the_compressed_size() {
     assert!(after(&Input { latencies_us: [100, 2_000], ..input() }) > 2 * after(&input()));
     assert!(after(&Input { compressed: RatioPpm(500_000), ..input() }) < after(&input()));

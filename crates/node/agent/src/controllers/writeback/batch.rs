@@ -1,5 +1,7 @@
 //! Carries out a plan, one batch in a turn.
 
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::time::Duration;
 
 use policy::balance::AnonFileBias;
@@ -7,7 +9,7 @@ use units::{Bytes, Pages};
 
 use super::{BATCH_BLOCKS, Plan, Writeback, gate, obstacle};
 use crate::actuators::lru::ANON_FIRST;
-use crate::actuators::writeback::{self as actuator, Moved};
+use crate::actuators::writeback::{Moved, Process, WrittenBack};
 use crate::context::{Context, PACE_WAIT};
 use crate::controllers::tiering;
 use crate::job::Job;
@@ -72,7 +74,9 @@ impl Writeback {
         swap_gate::close(job, context);
         job.account_own_reads(batch.pages);
         let after = job.cgroup.stat()?;
-        batch.spilled |= after.zswpwb > before.zswpwb || after.zswpout > before.zswpout;
+        // Without a counter nothing can be compared.
+        let rose = |before: Option<u64>, after: Option<u64>| before.zip(after).is_none_or(|(before, after)| after > before);
+        batch.spilled |= rose(before.zswpwb, after.zswpwb) || rose(before.zswpout, after.zswpout);
         let now = context.clock.now();
         context.tiers.charge_writes(&context.kernel.roots, now);
         // Those that were on the device already are written again or not; they are charged.
@@ -83,14 +87,23 @@ impl Writeback {
 
     fn move_blocks(&mut self, job: &Job, context: &Context, plan: &mut Plan, limit: Pages, batch: &mut Batch) -> kernel::Result<()> {
         let roots = &context.kernel.roots;
+        let Some(mut written_back) = WrittenBack::open(roots)? else {
+            plan.left.clear();
+            return Ok(());
+        };
+        let mut processes: BTreeMap<i32, Option<Process>> = BTreeMap::new();
         for _ in 0..BATCH_BLOCKS {
             let Some((pid, start)) = plan.left.pop() else { break };
             let Some(block) = self.blocks.get_mut(pid, start) else { continue };
             if batch.pages + block.found.pages() > limit {
                 break;
             }
-            let Some(pinned) = actuator::pin(roots, pid, job.path())? else { continue };
-            let Some(Moved { pages, found, spilled }) = actuator::move_block(roots, &pinned, start, block.found)? else { continue };
+            let process = match processes.entry(pid) {
+                Entry::Occupied(pinned) => pinned.into_mut(),
+                Entry::Vacant(new) => new.insert(Process::pin(roots, pid, job.path())?),
+            };
+            let Some(process) = process else { continue };
+            let Some(Moved { pages, found, spilled }) = process.move_block(&mut written_back, start, block.found)? else { continue };
             batch.pages += pages;
             if let Some(found) = found.filter(|_| !spilled) {
                 (block.found, block.written) = (found, true);

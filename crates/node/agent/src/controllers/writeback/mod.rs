@@ -7,6 +7,8 @@
 use std::time::Duration;
 
 use config::{Config, Policy as Named, Tier};
+use kernel::cgroup::MemoryStat;
+use kernel::vmstat;
 use policy::thresholds::Thresholds;
 use policy::writeback::{self, Decision, Input, Obstacle, Params, State, Step};
 use units::{Bytes, Millis, RatioPpm};
@@ -156,6 +158,11 @@ fn obstacle(job: &Job, context: &Context) -> kernel::Result<Option<Obstacle>> {
     Ok(is_short(job, context)?.then_some(Obstacle::ShortOfMemory))
 }
 
+/// Whether the kernel counts what it writes back from zswap, of the job and of the machine, and what it stores there (Linux 6.8).
+fn counts_writeback(stat: &MemoryStat, context: &Context) -> kernel::Result<bool> {
+    Ok(stat.zswpwb.is_some() && stat.zswpout.is_some() && vmstat::read(&context.kernel.roots)?.zswpwb.is_some())
+}
+
 /// Whether a batch could meet a memory limit, of the job or an ancestor, or the machine has no memory for one.
 fn is_short(job: &Job, context: &Context) -> kernel::Result<bool> {
     let room = Bytes::mib(4);
@@ -173,9 +180,11 @@ impl Controller for Writeback {
     fn read(&mut self, job: &mut Job, context: &mut Context, now: Now) -> kernel::Result<Input> {
         let now_ms = now.boot_ms();
         let veto = veto::first(VETOES, job, context, now);
-        let obstacle = obstacle(job, context)?;
         let stat = job.cgroup.stat()?;
-        let surveyed = if veto.is_none() && obstacle != Some(Obstacle::NoZswap) && obstacle != Some(Obstacle::NoDevice) {
+        let uncounted = (!counts_writeback(&stat, context)?).then_some(Obstacle::NoCounters);
+        let obstacle = obstacle(job, context)?.or(uncounted);
+        let is_never = matches!(obstacle, Some(Obstacle::NoZswap | Obstacle::NoCounters | Obstacle::NoDevice));
+        let surveyed = if veto.is_none() && !is_never {
             let kernel = &mut context.kernel;
             self.blocks.survey(&kernel.roots, &mut kernel.walker, &job.processes(), now_ms, self.after())
         } else {

@@ -75,6 +75,10 @@ pub(crate) fn explain(input: &Input, step: &Step) -> String {
 fn obstacle_in_words(obstacle: Obstacle) -> &'static str {
     match obstacle {
         Obstacle::NoZswap => "zswap is off",
+        Obstacle::NoCounters => {
+            "memory.stat or /proc/vmstat has no zswpwb or zswpout, so that other memory which the kernel writes would not be seen; boot \
+             Linux 6.8 or newer, or set writeback.enabled = false"
+        }
         Obstacle::NoDevice => "there is no swap device to write to, or a swap area is in memory",
         Obstacle::NoWriteback => "the job's tier or memory.zswap.writeback keeps its memory in zswap",
         Obstacle::OperatorsLimit => "memory.zswap.max of the job is set by another process",

@@ -9,6 +9,7 @@
 
 use kernel::pagemap::{Entry, Pagemap};
 use kernel::{Result, Roots};
+use policy::writeback::expected_rate;
 use trackers::walk::{Flow, Walker};
 use units::{Millis, Pages};
 
@@ -165,7 +166,7 @@ impl Blocks {
         for block in &self.list {
             let age = now.saturating_sub(block.since);
             if block.written {
-                surveyed.written_rate = surveyed.written_rate.saturating_add(rate(block.found.pages(), age));
+                surveyed.written_rate = surveyed.written_rate.saturating_add(expected_rate(block.found.pages(), age));
             } else {
                 surveyed.oldest = surveyed.oldest.max(Some(age));
             }
@@ -207,24 +208,19 @@ impl Surveyed {
         if after.is_none_or(|after| age < after) {
             return;
         }
-        let expected = rate(known.found.pages(), age).saturating_mul(elapsed.0) / 1_000_000;
+        let expected = expected_rate(known.found.pages(), age).saturating_mul(elapsed.0) / 1_000_000;
         self.expected = self.expected.saturating_add(expected);
         self.returned += found.returned_since(&known.found);
     }
 }
 
-/// Expected returns of pages that have been far for `age`, in pages per million seconds: `1 / 2t` each.
-fn rate(pages: Pages, age: Millis) -> u64 {
-    pages.0.saturating_mul(1_000_000_000) / (2 * age.0.max(1))
-}
-
 /// The pages of one block now.
 ///
 /// # Errors
-/// `Gone` if the process has exited; any other error of its page map.
-pub fn read_block(roots: &Roots, pid: i32, start: u64) -> Result<Found> {
+/// `Gone` if the process has exited or runs another program; any other error of its page map.
+pub fn read_block(pagemap: &Pagemap, start: u64) -> Result<Found> {
     let mut entries = [Entry::default(); PAGES];
-    let read = Pagemap::open(roots, pid)?.read(start, &mut entries)?;
+    let read = pagemap.read(start, &mut entries)?;
     let mut found = Found::default();
     entries[..read].iter().enumerate().for_each(|(index, entry)| found.add(index, *entry));
     Ok(found)

@@ -81,7 +81,8 @@ fn blocks_in_use_and_freed_ones_are_not_watched() {
     process.put(&pages);
     let found = survey(&mut blocks, &process, 100, Some(10));
     assert_eq!((found.returned, blocks.pages()), (Pages(4), (Pages(12), Pages(0))));
-    assert_eq!(read_block(&process.roots, 7, BLOCK).unwrap().addresses(BLOCK).first(), Some(&(BLOCK + 4 * PAGE)));
+    let pagemap = Pagemap::open(&process.roots, 7).unwrap();
+    assert_eq!(read_block(&pagemap, BLOCK).unwrap().addresses(BLOCK).first(), Some(&(BLOCK + 4 * PAGE)));
 }
 
 #[test]
