@@ -16,6 +16,7 @@ use crate::laws::senpai::Senpai;
 use crate::laws::thermocline::Thermocline;
 use crate::laws::tuning::{Constants, Policy};
 use crate::laws::twice_cold::TwiceCold;
+use crate::laws::writeback::Writeback;
 use crate::trace::Trace;
 
 /// Tracker `sampled`: one in so many pages of a job of about 100 MiB, as the agent's default gives it among sixteen such jobs.
@@ -40,7 +41,9 @@ pub enum Contender {
     KatalystRefault(f64),
     /// One of our policies.
     Ours(Ours),
-    /// A candidate: one of our policies, with a second threshold behind zswap.
+    /// One of our policies with `writeback.enabled`, which is off by default.
+    Writeback(Ours),
+    /// A candidate: one of our policies, with a fixed second threshold behind zswap.
     TwiceCold(Ours),
     /// A candidate: both tiers, by what each saves for a microsecond lost.
     Marginal(Ours),
@@ -99,7 +102,7 @@ impl Ours {
 }
 
 impl Contender {
-    /// All contenders.
+    /// All contenders, with their defaults.
     #[must_use]
     pub fn all() -> Vec<Self> {
         let mut all = Vec::new();
@@ -119,6 +122,12 @@ impl Contender {
         all
     }
 
+    /// Policy `auto` with `writeback.enabled`, of all pages and sampled. Not with the others: they are compared by their defaults.
+    #[must_use]
+    pub fn with_writeback() -> Vec<Self> {
+        [false, true].into_iter().flat_map(|sampled| Ours::intensities(Policy::Auto, sampled)).map(Self::Writeback).collect()
+    }
+
     /// The law's name; that of all its intensities.
     #[must_use]
     pub fn name(&self) -> &'static str {
@@ -134,12 +143,14 @@ impl Contender {
             Self::Ours(Ours { policy: Policy::Auto, sampled: false, .. }) => "Thermocline auto",
             Self::Ours(Ours { policy: Policy::Auto, sampled: true, .. }) => "Thermocline auto, sampled",
             Self::Ours(Ours { policy: Policy::Pressure, .. }) => "Thermocline pressure",
+            Self::Writeback(Ours { sampled: false, .. }) => "Thermocline auto, writeback",
+            Self::Writeback(Ours { sampled: true, .. }) => "Thermocline auto, sampled, writeback",
             Self::TwiceCold(_) => "candidate: auto, twice cold",
             Self::Marginal(_) => "candidate: auto, two tiers",
         }
     }
 
-    /// Whether it is one of our policies.
+    /// Whether it is one of our policies with its defaults.
     #[must_use]
     pub fn is_ours(&self) -> bool {
         matches!(self, Self::Ours(_))
@@ -148,7 +159,7 @@ impl Contender {
     /// Whether it belongs to a product other than ours: a candidate belongs to none.
     #[must_use]
     pub fn is_peer(&self) -> bool {
-        !matches!(self, Self::Ours(_) | Self::TwiceCold(_) | Self::Marginal(_))
+        !matches!(self, Self::Ours(_) | Self::Writeback(_) | Self::TwiceCold(_) | Self::Marginal(_))
     }
 
     /// A new law on a trace. Its times are divided by the trace's compression, as ours are.
@@ -165,6 +176,10 @@ impl Contender {
             Self::KatalystPsi(threshold) => Box::new(KatalystPsi::new(threshold, seconds(30))),
             Self::KatalystRefault(accuracy) => Box::new(KatalystRefault::new(accuracy, seconds(30))),
             Self::Ours(ours) => Box::new(ours.law(ours.constants(trace), trace, seed)),
+            Self::Writeback(ours) => {
+                let constants = ours.constants(trace);
+                Box::new(Writeback::new(ours.law(constants, trace, seed), constants))
+            }
             Self::TwiceCold(ours) => {
                 let first = ours.law(ours.constants(trace), trace, seed);
                 Box::new(TwiceCold::new(first, seconds(TWICE_COLD_S), seconds(120)))
@@ -184,7 +199,7 @@ impl fmt::Display for Contender {
             Self::MglruScript(age_s) | Self::DamonReclaim(age_s) | Self::IdleThreshold(age_s) => write!(f, "{} min", age_s / 60),
             Self::Senpai(share) | Self::KatalystPsi(share) | Self::KatalystRefault(share) => write!(f, "{} %", share * 100.0),
             Self::MemoryHigh(percent) => write!(f, "{percent} %"),
-            Self::Ours(ours) | Self::TwiceCold(ours) | Self::Marginal(ours) => match ours.stall_target {
+            Self::Ours(ours) | Self::Writeback(ours) | Self::TwiceCold(ours) | Self::Marginal(ours) => match ours.stall_target {
                 Some(target) => write!(f, "{} %", f64::from(target.0) / 1e4),
                 None => write!(f, "{}", ours.class.as_str()),
             },

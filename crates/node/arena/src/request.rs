@@ -28,7 +28,7 @@ pub enum Request {
     /// `process_madvise(MADV_PAGEOUT)`, or DAMON's `pageout`: these groups, accessed or not.
     PageOut(Vec<u32>),
     /// These groups move from zswap to the device: another process reads a byte of each page (`process_vm_readv`) and pages them out
-    /// (`MADV_PAGEOUT`) while `memory.zswap.max` is 0. The agent does not do it (docs/arena-simulated.md); no job waits for these reads.
+    /// (`MADV_PAGEOUT`) while `memory.zswap.max` is 0. The agent does it where `writeback.enabled` is true; no job waits for these reads.
     WriteBack(Vec<u32>),
     /// `memory.zswap.max`: whether zswap stores what is swapped out from now on; otherwise it goes to the device.
     Zswap(bool),

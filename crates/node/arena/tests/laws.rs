@@ -12,6 +12,7 @@ use arena::laws::senpai::Senpai;
 use arena::laws::thermocline::Thermocline;
 use arena::laws::tuning::{Constants, Policy};
 use arena::laws::twice_cold::TwiceCold;
+use arena::laws::writeback::Writeback;
 use arena::trace::{Group, Interval, Kind, Trace};
 use arena::view::View;
 use config::Class;
@@ -183,6 +184,53 @@ fn what_is_twice_cold_leaves_the_pool_for_the_device() {
         kernel.next_interval();
     }
     assert_eq!(kernel.saved(), Bytes(8_000 * 4_096));
+}
+
+/// Policy `cold_age`, which permits any promotions and uses no device, with the writeback of a stall target of a half.
+fn with_writeback(trace: &Trace) -> Writeback {
+    let mut constants = Constants::of(Class::Standard, trace).with_stall_target(RatioPpm(500_000));
+    constants.cold_age.promotion_rate_max = RatioPpm::ONE;
+    Writeback::new(Thermocline::new(Policy::ColdAge, constants, 1_000, 1, 1), constants)
+}
+
+/// The number of groups on the device, by interval.
+fn on_device(trace: &Trace, law: &mut dyn Law) -> Vec<usize> {
+    let mut kernel = Kernel::new(trace, Costs::default());
+    let step = |_| {
+        kernel.access();
+        law.step(&View::new(&kernel)).iter().for_each(|request| kernel.carry_out(request));
+        let view = View::new(&kernel);
+        let count = (0..view.groups()).filter(|&group| view.place(group) == Place::Device).count();
+        kernel.next_interval();
+        count
+    };
+    (0..trace.intervals.len()).map(step).collect()
+}
+
+#[test]
+fn writeback_moves_what_stays_in_zswap_for_the_second_threshold() {
+    let trace = program(4_000, 8_000, Kind::Anon, THIRD, 120);
+    let constants = Constants::of(Class::Standard, &trace);
+    assert_eq!((constants.writeback.after_min_ms.0, constants.writeback.pages_max.0), (30_000, 16_384));
+    let (_, out) = drive(&trace, &mut with_writeback(&trace));
+    let first = *out[4_000..].iter().flatten().min().unwrap();
+    let moved = on_device(&trace, &mut with_writeback(&trace));
+    // The first threshold is 2 s, the second 2 s * 380 / 120 * 67 / 33 or 12.9 s, and `writeback.after_min` is longer.
+    assert!(moved[..first + 30].iter().all(|&count| count == 0), "{first}: {moved:?}");
+    assert!(moved[80..].iter().all(|&count| count == 8_000), "{moved:?}");
+    let held = Writeback::new(Thermocline::new(Policy::ColdAge, constants, 1_000, 1, 1), constants);
+    let few = on_device(&trace, &mut { held });
+    assert!(few[50] < 2_000 && few[119] < 5_000, "half of a stall target of 0.1 % permits less: {few:?}");
+}
+
+#[test]
+fn what_returns_from_the_device_raises_the_second_threshold() {
+    // Used every 45 s, which is beyond `writeback.after_min`.
+    let mut trace = program(4_000, 2_000, Kind::Anon, THIRD, 600);
+    (0..600).step_by(45).for_each(|at| trace.intervals[at].accessed = (0..6_000).collect());
+    let moved = on_device(&trace, &mut with_writeback(&trace));
+    assert!(moved[..135].iter().any(|&count| count > 1_900), "{moved:?}");
+    assert!(moved[400..].iter().all(|&count| count == 0), "{moved:?}");
 }
 
 /// Two tiers at a stall target, on a trace.

@@ -51,7 +51,7 @@ proptest! {
         let costs = Costs { zswap_us, device_us, readahead_pages };
         let oracle = Oracle::new(&trace, costs);
         let mut curves = std::collections::BTreeMap::<&str, Vec<_>>::new();
-        for contender in Contender::all() {
+        for contender in Contender::all().into_iter().chain(Contender::with_writeback()) {
             let found = point(&run(&trace, costs, contender.law(&trace, seed).as_mut()));
             // A byte for the rounding of means.
             let most = oracle.saved_at(found.lost_ratio) + 1.0;

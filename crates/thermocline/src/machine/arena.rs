@@ -33,6 +33,9 @@ pub(crate) struct Arena {
     /// Run on the access trace in this file, too; may be given several times (docs/arena-simulated.md has the format)
     #[arg(long = "trace", value_name = "FILE")]
     traces: Vec<PathBuf>,
+    /// Run policy `auto` with `writeback.enabled`, too, which is off by default
+    #[arg(long)]
+    writeback: bool,
     /// Seed of generated workloads, of samples and of DAMON's regions
     #[arg(long, value_name = "NUMBER", default_value_t = 1)]
     seed: u64,
@@ -71,7 +74,7 @@ pub(crate) fn arena(format: Format, arguments: &Arena) -> Result<()> {
     if let Some(path) = &arguments.export {
         return export(&traces, path);
     }
-    let contenders = contenders(&arguments.laws)?;
+    let contenders = contenders(&arguments.laws, arguments.writeback)?;
     let costs = costs(arguments)?;
     let results = compete(&traces, &contenders, costs, arguments.seed, |name| log::info!("workload {name}"));
     let sensitivity = arguments.sensitivity.then(|| {
@@ -119,8 +122,11 @@ fn export(traces: &[Trace], path: &Path) -> Result<()> {
     file.persist(path).map(drop).map_err(|error| error.error).with_context(failed)
 }
 
-fn contenders(laws: &[String]) -> Result<Vec<Contender>> {
+fn contenders(laws: &[String], writeback: bool) -> Result<Vec<Contender>> {
     let mut all = Contender::all();
+    if writeback {
+        all.extend(Contender::with_writeback());
+    }
     let matches = |one: &Contender, law: &String| one.name().to_lowercase().contains(&law.to_lowercase());
     if let Some(unknown) = laws.iter().find(|law| !all.iter().any(|one| matches(one, law))) {
         let mut names: Vec<&str> = all.iter().map(Contender::name).collect();
@@ -236,7 +242,7 @@ mod tests {
     fn unknown_names_are_refused_with_those_that_exist() {
         let error = traces(&arguments("--workload redis")).unwrap_err().to_string();
         assert!(error.contains("\"redis\"") && error.contains("phases, zipf, drift"), "{error}");
-        let error = contenders(&arguments("--law tuner").laws).unwrap_err().to_string();
+        let error = contenders(&arguments("--law tuner").laws, false).unwrap_err().to_string();
         assert!(error.contains("\"tuner\"") && error.contains("MGLRU script; oomd senpai"), "{error}");
         let error = costs(&arguments("--zswap-latency 2s")).unwrap_err().to_string();
         assert!(error.contains("--zswap-latency is 2s"), "{error}");
@@ -248,12 +254,20 @@ mod tests {
 
     #[test]
     fn laws_are_chosen_by_a_part_of_their_names() {
-        let mut names: Vec<&str> = contenders(&["SCRIPT".to_owned(), "auto".to_owned()]).unwrap().iter().map(Contender::name).collect();
-        names.dedup();
+        let names = |laws: &[&str], writeback: bool| {
+            let laws: Vec<String> = laws.iter().map(|&law| law.to_owned()).collect();
+            let mut names: Vec<&str> = contenders(&laws, writeback).unwrap().iter().map(Contender::name).collect();
+            names.dedup();
+            names
+        };
         assert_eq!(
-            names,
+            names(&["SCRIPT", "auto"], false),
             ["MGLRU script", "Thermocline auto", "Thermocline auto, sampled", "candidate: auto, twice cold", "candidate: auto, two tiers"]
         );
+        let writeback = ["Thermocline auto, writeback", "Thermocline auto, sampled, writeback"];
+        assert_eq!(names(&["writeback"], true), writeback);
+        let line = arguments("--writeback --law writeback");
+        assert!(line.writeback && contenders(&line.laws, false).is_err(), "off by default");
     }
 
     #[test]
@@ -261,7 +275,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("sandbox.access");
         arena(Format::Text, &arguments(&format!("--workload sandbox --export {}", path.display()))).unwrap();
-        let laws = contenders(&["script".to_owned(), "auto".to_owned()]).unwrap();
+        let laws = contenders(&["script".to_owned(), "auto".to_owned()], false).unwrap();
         let results = |line: &str| compete(&traces(&arguments(line)).unwrap(), &laws, Costs::default(), 1, |_| {});
         let file = results(&format!("--trace {}", path.display()));
         assert_eq!(file, results("--workload sandbox"));

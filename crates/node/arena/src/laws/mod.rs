@@ -12,3 +12,4 @@ pub mod senpai;
 pub mod thermocline;
 pub mod tuning;
 pub mod twice_cold;
+pub mod writeback;

@@ -117,6 +117,25 @@ impl Thermocline {
         self.anon_us(view).max(u32::try_from(self.observed_cost_us).unwrap_or(u32::MAX))
     }
 
+    /// The threshold that the last decision by age has left.
+    #[must_use]
+    pub fn threshold_ms(&self) -> Option<Millis> {
+        self.threshold.map(|age| Millis(self.constants.scan_ms.saturating_mul(u64::from(age.0))))
+    }
+
+    /// Whether stalls are at their target.
+    #[must_use]
+    pub fn is_at_target(&self) -> bool {
+        self.at_target
+    }
+
+    /// What a page costs that returns from zswap and from the device; observed for the job's own tier.
+    #[must_use]
+    pub fn costs_by_tier(&self, view: &View<'_>) -> [u32; 2] {
+        let on_device = self.tier.is_some_and(|tier| tier.accounting == Accounting::SwapCost);
+        if on_device { [view.costs().zswap_us, self.cost_us(view)] } else { [self.cost_us(view), view.costs().device_us] }
+    }
+
     /// Chooses the tier after a scan.
     fn place(&mut self, view: &View<'_>, asked: &mut Vec<Request>) {
         let compressed = self.scan.as_ref().and_then(|scan| scan.compressed);

@@ -2,8 +2,8 @@
 
 use config::{Class, Config};
 use policy::thresholds::Thresholds;
-use policy::{cold_age, pressure, refaults, tiering};
-use units::{Millis, RatioPpm};
+use policy::{cold_age, pressure, refaults, tiering, writeback};
+use units::{Millis, PageSize, RatioPpm};
 
 use crate::trace::Trace;
 
@@ -31,6 +31,8 @@ pub struct Constants {
     pub tiering: tiering::Params,
     /// `tier.by_saving`.
     pub by_saving: bool,
+    /// `[writeback]`.
+    pub writeback: writeback::Params,
     /// The cold ages that a threshold is chosen from.
     pub thresholds: Thresholds,
     /// `agent.scan_period`, in milliseconds of the trace.
@@ -58,12 +60,15 @@ impl Constants {
         if cold_age.half_life_ms > Millis::ZERO {
             cold_age.half_life_ms = compressed(cold_age.half_life_ms);
         }
+        let mut writeback = config.writeback.params(PageSize::X86_64);
+        writeback.after_min_ms = compressed(writeback.after_min_ms);
         Self {
             cold_age,
             refaults,
             pressure,
             tiering: config.tiering_for(class),
             by_saving: config.tier.by_saving,
+            writeback,
             thresholds: Thresholds::log_spaced(config.cold_age.thresholds as usize)
                 .unwrap_or_else(|_| unreachable!("its range is checked")),
             scan_ms: trace.compressed_ms(units::millis(config.agent.scan_period)),
