@@ -5,6 +5,9 @@ while it uses a small index. A guest has no memory that is slower, so the slowdo
 slow node per second times the latency of one. The analytics job counts them itself; for the servers they are the
 agent's estimates (see `rate_estimator` for their accuracy), averaged over a minute of periods.
 
+`series` has hot and cold data over time, as the paper's figures 5 to 10 do: a point for each period from the agent's
+start to its end. `converged_seconds` is when the cold data first had nine tenths of its final size.
+
 `overhead_ratio` is the agent's CPU time per elapsed time, emulated, which is many times that on hardware;
 `sampling_cpu_ratio` is the part of it for sampling, and `sampling_held_ratio` the share of the time in which huge pages
 were being split or collapsed. `sampling_estimate_ratio` estimates the sampling's CPU time on the host's CPU with
@@ -12,11 +15,11 @@ periods of 30 s, assuming that sampling and reading page frame flags are slowed 
 """
 
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from thermolab import loads, numa, services, slow, truth
+from thermolab import loads, node, numa, services, slow, truth
 from thermolab.guest import Guest
 from thermolab.lab import Lab
 from thermolab.qemu import MIB
@@ -28,6 +31,7 @@ TARGETS = (0.03, 0.06, 0.10)
 SETTLE_PERIODS = 12
 JUDGED_PERIODS = 3
 JUDGED_MIN_S = 60
+CONVERGED_RATIO = 0.9
 """A single period's estimate is based on few samples: a server is judged by the mean over this time."""
 SLOWDOWN_MAX_RATIO = 1.1
 PLACED_MIN_RATIO = 0.05
@@ -133,6 +137,7 @@ def _row(lab: Lab, guest: Guest, case: Case, target: float) -> dict[str, Any]:
         windows = numa.between(watch.stop(), settled, settled + judged_s)
         rate = sum(window.slow_accesses for window in windows) / sum(window.elapsed_seconds for window in windows)
         counted = "counted"
+    series = slow.hot_and_cold(node.journal(guest), case.job)
     in_production = slow.period_s(guest) / PERIOD_S
     row = {
         "placed_ratio": view["slow_bytes"] / memory,
@@ -141,6 +146,8 @@ def _row(lab: Lab, guest: Guest, case: Case, target: float) -> dict[str, Any]:
         "slow_rate_per_second": rate,
         "slowdown_ratio": rate * slow.LATENCY_US / 1e6,
         "rate_is": counted,
+        "series": series,
+        "converged_seconds": _converged_seconds(series),
         "periods": len(rates),
         "worst_period_rate_per_second": max(rates),
         "overhead_ratio": costs["cpu_seconds"] / elapsed,
@@ -157,6 +164,11 @@ def _row(lab: Lab, guest: Guest, case: Case, target: float) -> dict[str, Any]:
         f"{row['sampling_cpu_ratio']:.2%}; {view['explanation']}"
     )
     return row
+
+
+def _converged_seconds(series: Sequence[dict[str, float]]) -> float:
+    final = series[-1]["cold_bytes"]
+    return next(point["seconds"] for point in series if point["cold_bytes"] >= CONVERGED_RATIO * final)
 
 
 def _uptime(guest: Guest) -> float:

@@ -135,6 +135,24 @@ def rates_per_second(guest: Guest, job: str) -> list[float]:
     ]
 
 
+def hot_and_cold(records: Sequence[dict[str, Any]], job: str) -> list[dict[str, float]]:
+    """Returns a job's memory in both nodes over time, by the journal's records: one point at the end of each period.
+
+    `cold_bytes` is what is in the slow node, `hot_bytes` the rest of what the policy may move, both before that
+    period's moves; `seconds` count from the first point.
+    """
+    periods = [record for record in records if record["record"] == "slow" and record["job"] == job]
+    return [
+        {
+            "seconds": (record["unix_ms"] - periods[0]["unix_ms"]) / 1e3,
+            "hot_bytes": record["memory"] - record["slow"],
+            "cold_bytes": record["slow"],
+            "slow_rate_per_second": record["step"]["rate"] / 1e6,
+        }
+        for record in periods
+    ]
+
+
 def pass_periods(workload: Workload, periods: int) -> None:
     """Waits until `periods` more periods have ended; on a slow or busy host they take longer than configured."""
     guest = workload.guest
