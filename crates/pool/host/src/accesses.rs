@@ -36,9 +36,12 @@ use kernel::{Error, Result, Roots, damon, page_idle, smaps};
 use serde::{Deserialize, Serialize};
 use units::Bytes;
 
+mod blocks;
 mod idle;
 mod pages;
 mod watched;
+
+pub use blocks::Placed;
 
 settings::choice! {
     /// Which instrument is used.
@@ -233,16 +236,63 @@ pub fn sample(roots: &Roots, pid: i32, mappings: &[Mapping], settings: &Settings
         },
         Instrument::Damon => match watched::sample(roots, pid, mappings, settings.window, wait) {
             Ok((accessed, kernel_cpu)) => Ok(Sampled { seen, accessed, kernel_cpu }),
-            Err(Error::Busy { what, .. }) => {
-                log::debug!("process {pid}: {what}");
-                not(Unseen::DamonBusy)
-            }
-            Err(Error::Unsupported { .. }) => not(Unseen::NoDamon),
-            Err(Error::Io { source, .. }) if matches!(source.kind(), ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem) => {
-                not(Unseen::NoDamon)
-            }
-            Err(error) => Err(error),
+            Err(error) => not(without_damon(pid, error)?),
         },
+    }
+}
+
+/// Why DAMON sees nothing; any other error as it is.
+fn without_damon(pid: i32, error: Error) -> Result<Unseen> {
+    match error {
+        Error::Busy { what, .. } => {
+            log::debug!("process {pid}: {what}");
+            Ok(Unseen::DamonBusy)
+        }
+        Error::Unsupported { .. } => Ok(Unseen::NoDamon),
+        Error::Io { source, .. } if matches!(source.kind(), ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem) => {
+            Ok(Unseen::NoDamon)
+        }
+        error => Err(error),
+    }
+}
+
+/// How much the blocks of a guest's pool memory are accessed.
+#[derive(Clone, Debug)]
+pub struct Blocks {
+    /// Blocks with memory in the pool, by address, or why that cannot be seen.
+    pub seen: std::result::Result<Vec<Placed>, String>,
+    /// As in [`Sampled`].
+    pub kernel_cpu: Duration,
+}
+
+impl Blocks {
+    /// Blocks that cannot be seen or moved, for this reason.
+    #[must_use]
+    pub fn none(why: impl ToString) -> Self {
+        Self { seen: Err(why.to_string()), kernel_cpu: Duration::ZERO }
+    }
+}
+
+/// Sees how much the blocks of these mappings are accessed, by DAMON, for `window`, for which `wait` waits. Only pages for which `counts` is
+/// true are counted.
+///
+/// # Errors
+/// [`Error::Gone`]; [`Error::Io`].
+pub fn blocks(
+    roots: &Roots,
+    pid: i32,
+    mappings: &[Mapping],
+    counts: impl Fn(&[u64]) -> Result<Vec<bool>>,
+    window: Duration,
+    wait: impl FnOnce(Duration),
+) -> Result<Blocks> {
+    if let Seen::Not(why) = choose(roots, pid, mappings, Choice::Damon)? {
+        return Ok(Blocks::none(why));
+    }
+    let ranges: Vec<_> = mappings.iter().map(|mapping| mapping.vma.range()).collect();
+    match blocks::sample(roots, pid, &ranges, counts, window, wait) {
+        Ok((seen, kernel_cpu)) => Ok(Blocks { seen: Ok(seen), kernel_cpu }),
+        Err(error) => Ok(Blocks::none(without_damon(pid, error)?)),
     }
 }
 

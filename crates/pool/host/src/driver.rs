@@ -1,6 +1,7 @@
 //! The interface of a hypervisor driver.
 
 use std::fs::File;
+use std::ops::Range;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -8,7 +9,7 @@ use manager::api::Slice;
 use serde::{Deserialize, Serialize};
 use units::Bytes;
 
-use crate::accesses::{self, Seen};
+use crate::accesses::{self, Blocks, Seen};
 use crate::drivers::description::Description;
 use crate::process::Process;
 
@@ -192,6 +193,27 @@ pub trait Driver: Send + Sync {
     /// # Errors
     /// [`enum@Error`]; the guest continues to run where it was.
     fn move_to_local(&self, machine: &Machine, process: &Process, timeout: Duration) -> Result<Moved, Error>;
+
+    /// How much each block of the guest's pool memory is accessed, as seen for `window`; or why its blocks cannot be seen, or not be moved
+    /// without the rest.
+    ///
+    /// # Errors
+    /// [`enum@Error`]
+    fn blocks(&self, machine: &Machine, process: &Process, window: Duration) -> Result<Blocks, Error>;
+
+    /// Moves blocks of a running guest's pool memory to local memory, in their order, up to `limit`. Its slices stay mapped. Returns how much
+    /// was moved, which is less if pages are in use.
+    ///
+    /// # Errors
+    /// [`enum@Error`]; some of the blocks may have been moved, `limit` at most, and the guest continues to run.
+    fn move_blocks(
+        &self,
+        machine: &Machine,
+        process: &Process,
+        blocks: &[Range<u64>],
+        limit: Bytes,
+        timeout: Duration,
+    ) -> Result<Bytes, Error>;
 
     /// Stops a guest: requests a shutdown from the guest, and kills its process after `grace`.
     ///

@@ -21,6 +21,8 @@ pub(crate) enum Event {
     Counters,
     /// A guest was moved to local memory.
     Mitigation,
+    /// The hot part of a guest's pool memory was sought.
+    Hot,
     /// A guest was asked for all of its pool memory.
     Release,
     /// A slice was taken from a running guest.
@@ -29,11 +31,12 @@ pub(crate) enum Event {
 
 impl Event {
     /// All events, with metric name and help.
-    pub(crate) const ALL: [(Self, &'static str, &'static str); 6] = [
+    pub(crate) const ALL: [(Self, &'static str, &'static str); 7] = [
         (Self::Start, "starts", "Requests to start a guest, by outcome"),
         (Self::Verdict, "verdicts", "Samples of guests with pool memory, by the monitor's verdict"),
         (Self::Counters, "counters", "Samples of performance counters of guests that access the pool, by the latency model's prediction"),
         (Self::Mitigation, "mitigations", "Moves of guests to local memory, by outcome"),
+        (Self::Hot, "hot_parts", "Guests that may have to be moved, by what was done about the hot part of their pool memory"),
         (
             Self::Release,
             "releases",

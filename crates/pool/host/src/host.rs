@@ -4,6 +4,7 @@
 //! ([`table::Claim`]): a guest has one operation at a time, and operations on other guests do not wait for it.
 
 mod adopt;
+mod home;
 pub mod lives;
 mod models;
 mod release;

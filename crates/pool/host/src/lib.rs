@@ -8,7 +8,7 @@
 //! [`host`] is the daemon: requests from its socket, a lease with the manager, a sample of every guest each period. It
 //! controls guests through a [`driver::Driver`], one of [`drivers`], and gets slices from a [`capacity::Capacity`].
 //! [`accesses`] sees which memory a guest accesses, [`counters`] samples performance counters for the latency model. Decisions are pure: [`share`] (how much of a
-//! guest's memory comes from the pool), [`monitor`] (whether that was mispredicted), [`free_memory`] (whether a guest
+//! guest's memory comes from the pool), [`monitor`] (whether that was mispredicted), [`hot`] (which part of it moves home first), [`free_memory`] (whether a guest
 //! can give up its pool memory).
 //!
 //! # Invariants
@@ -17,7 +17,8 @@
 //! - Guests keep running when the daemon exits. Everything that the next daemon needs is on disk before an operation
 //!   completes.
 //! - A guest without enough free memory is not asked to release its pool memory.
-//! - A guest is mitigated at most once, and every decision about it carries its reason.
+//! - A guest is moved at most twice, a part of it and then the whole, and counts as one that was mitigated. Every decision
+//!   about it carries its reason.
 #![deny(missing_docs)]
 
 pub mod accesses;
@@ -29,6 +30,7 @@ mod events;
 pub mod free_memory;
 pub mod guest_file;
 pub mod host;
+pub mod hot;
 pub mod memory;
 pub mod metrics;
 pub mod monitor;

@@ -77,6 +77,11 @@ fn register_state(registry: &mut Registry, list: &List, mitigations_left: u64) {
             "Pool memory that guests had touched at the last sample",
             sum(|guest| guest.pool_touched_bytes.unwrap_or_default()),
         ),
+        (
+            "home_bytes",
+            "Local memory in place of pool memory, of guests whose hot part was moved home; they keep the slices",
+            sum(|guest| guest.home_bytes),
+        ),
         ("mitigations_left", "Guests that may be mitigated within the budget", mitigations_left),
         ("manager_unavailable", "1 while the pool manager does not answer, or refuses", u64::from(list.pool_error.is_some())),
     ] {

@@ -32,6 +32,8 @@ pub struct Guest {
     pub insensitive: bool,
     /// Whether it was mitigated.
     pub mitigated: bool,
+    /// Whether a part of it was moved home. It counts as mitigated, so that the budget does not keep it from being moved whole.
+    pub in_part: bool,
     /// Failed attempts.
     pub failures: u32,
 }
@@ -75,6 +77,10 @@ pub enum Verdict {
     NoLocalMemory,
     /// Mitigation starts now.
     Mitigate,
+    /// No action: its accesses to the pool cost it less than the permitted slowdown.
+    WithinSlowdown,
+    /// The hot part of its pool memory moves home now.
+    MoveHot,
 }
 
 impl Verdict {
@@ -97,7 +103,7 @@ pub fn judge(settings: &Settings, guest: &Guest, usage: &Usage, host: &Host) -> 
     if guest.failures >= settings.attempts {
         return Verdict::AttemptsSpent;
     }
-    if mitigations_left(settings, host.started, host.mitigated) == 0 {
+    if !guest.in_part && mitigations_left(settings, host.started, host.mitigated) == 0 {
         return Verdict::BudgetSpent;
     }
     if !host.cooled_down {
@@ -145,7 +151,7 @@ mod tests {
     use crate::accesses::Unseen;
 
     const SETTINGS: Settings = Settings { touched: RatioPpm(50_000), accessed: RatioPpm(5_000), budget: RatioPpm(10_000), attempts: 2 };
-    const GUEST: Guest = Guest { pool_bytes: Bytes(1000), insensitive: false, mitigated: false, failures: 0 };
+    const GUEST: Guest = Guest { pool_bytes: Bytes(1000), insensitive: false, mitigated: false, in_part: false, failures: 0 };
     const HOST: Host = Host { started: 500, mitigated: 3, cooled_down: true, free_local_bytes: Bytes(5000), mitigation_bytes: Bytes(4000) };
 
     fn usage(touched: u64, accessed: u64, local: u64) -> Usage {
@@ -182,6 +188,7 @@ mod tests {
         // 1 % of 500 is five.
         check(GUEST, bad, Host { mitigated: 4, ..HOST }, Verdict::Mitigate);
         check(GUEST, bad, Host { mitigated: 5, ..HOST }, Verdict::BudgetSpent);
+        check(Guest { in_part: true, ..GUEST }, bad, Host { mitigated: 5, ..HOST }, Verdict::Mitigate);
         // The first is within any budget.
         check(GUEST, bad, Host { started: 1, mitigated: 0, ..HOST }, Verdict::Mitigate);
         check(GUEST, bad, Host { started: 2, mitigated: 1, ..HOST }, Verdict::BudgetSpent);

@@ -10,7 +10,7 @@ use units::{Bytes, RatioPpm};
 
 use crate::accesses::Choice;
 use crate::drivers::{HOST_TABLES, Settings as Driver};
-use crate::{accesses, free_memory, guest_file, host, monitor};
+use crate::{accesses, free_memory, guest_file, host, hot, monitor};
 
 ::settings::tables! {
     /// The host and its local memory.
@@ -72,6 +72,10 @@ use crate::{accesses, free_memory, guest_file, host, monitor};
             "How many of the latest guests of a workload (customer, type and region) must all be insensitive by their counters for the next one to count as insensitive.";
         budget: RatioPpm = Unit::Ratio, "1%" in "0%" ..= "100%",
             "The share of all guests started that may be mitigated. The first is always within the budget.";
+        slowdown: RatioPpm = Unit::Ratio, "5%" in "0%" ..= "50%",
+            "The permitted slowdown of a guest by its accesses to the pool (Pond's PDM). Until those are within it, the hottest part of its pool memory is moved home before the guest is moved whole. 0% always moves guests whole.";
+        latency: Duration = Unit::Duration, "0s" in "0s" ..= "1ms",
+            "The latency of one access to pool memory, such as `250ns`, by which accesses count as slowdown. 0s: it is not known, and guests are moved whole.";
         rest: Duration = Unit::Duration, "10m" in "1ms" ..= "30d",
             "The least time between two mitigations.";
         within: Duration = Unit::Duration, "2m" in "1ms" ..= "1d",
@@ -193,6 +197,7 @@ impl Settings {
                 budget: monitor.budget,
                 attempts: monitor.attempts,
             },
+            hot: hot::Settings { slowdown: monitor.slowdown, latency_ns: u64::try_from(monitor.latency.as_nanos()).unwrap_or(u64::MAX) },
             cooldown: monitor.rest,
             mitigation_timeout: monitor.within,
             margin: free_memory::Margin { ratio: release.margin, min: release.least_margin },
@@ -239,6 +244,8 @@ mod tests {
         assert_eq!((settings.host.local, settings.host.period), (Bytes(64 << 30), Duration::from_secs(1800)));
         assert_eq!(settings.host.monitor.budget, RatioPpm(10_000));
         assert_eq!(settings.host.monitor.attempts, 3);
+        assert_eq!(settings.host.hot, hot::Settings { slowdown: RatioPpm(50_000), latency_ns: 0 });
+        assert_eq!(parse(&format!("{MINIMAL}[monitor]\nlatency = \"250ns\"\n")).unwrap().host.hot.latency_ns, 250);
         let Driver::Qemu(driver) = settings.driver else { panic!("QEMU is the default") };
         assert_eq!((driver.accelerator.as_str(), driver.distance, driver.slices), ("kvm", 28, Kind::Dimm));
         assert_eq!((settings.manager.identity, settings.counters), (None, Some(Duration::from_secs(5))));

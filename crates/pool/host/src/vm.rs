@@ -180,6 +180,9 @@ pub struct Record {
     pub assigned: bool,
     /// Whether it was moved to local memory.
     pub mitigated: bool,
+    /// The part of its pool memory that was moved home, whose slices it keeps. `None`: no part was.
+    #[serde(default)]
+    pub home_bytes: Option<Bytes>,
     /// Failed attempts to move it to local memory.
     pub mitigation_failures: u32,
     /// Last sample of its memory.
@@ -226,6 +229,7 @@ impl Record {
             mapped: Vec::new(),
             assigned: false,
             mitigated: false,
+            home_bytes: None,
             mitigation_failures: 0,
             usage: None,
             samples: Samples::default(),
@@ -240,7 +244,13 @@ impl Record {
     /// Local memory that it occupies.
     #[must_use]
     pub fn local_bytes(&self) -> Bytes {
-        if self.mitigated { self.request.memory() } else { self.machine.local_bytes }
+        if self.mitigated { self.request.memory() } else { self.machine.local_bytes + self.moved_home() }
+    }
+
+    /// Local memory in place of its pool memory. What it releases of that is released with the slice.
+    #[must_use]
+    pub fn moved_home(&self) -> Bytes {
+        self.home_bytes.unwrap_or_default().min(self.pool_bytes())
     }
 
     /// Pool memory that it maps.

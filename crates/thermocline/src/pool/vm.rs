@@ -135,6 +135,9 @@ fn listed(list: &List) -> String {
         if let Some(verdict) = line.verdict {
             let _ = write!(state, ", {verdict:?}");
         }
+        if line.home_bytes > units::Bytes::ZERO {
+            let _ = write!(state, ", {} of it moved home", line.home_bytes);
+        }
         if let Some(busy) = &line.busy {
             let _ = write!(state, ", {busy}");
         }
@@ -151,6 +154,9 @@ fn explained(record: &Record) -> String {
     }
     let (local, pool) = (record.local_bytes(), record.pool_bytes());
     let _ = writeln!(text, "\n{local} local, {pool} in the pool; at the start {} slices: {:?}", share.slices, share.why);
+    if record.moved_home() > units::Bytes::ZERO {
+        let _ = writeln!(text, "{} of its pool memory were moved home, and count as local", record.moved_home());
+    }
     for slice in &record.mapped {
         let _ = writeln!(text, "  slice {}/{}, generation {}: {}", slice.emc, slice.index, slice.generation, slice.path.display());
     }

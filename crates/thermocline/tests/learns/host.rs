@@ -2,19 +2,20 @@
 
 use std::collections::BTreeMap;
 use std::fs::File;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use manager::api::{Slice, Slices, Work};
 use manager::client::Error as ManagerError;
-use pool_host::accesses::{self, Choice};
+use pool_host::accesses::{self, Blocks, Choice};
 use pool_host::capacity::{Capacity, Renewal};
 use pool_host::driver::{Driver, Error, GuestMemory, Machine, Moved, Offline, Usage};
 use pool_host::drivers::description::Description;
 use pool_host::host::{Host, Models, Settings, Store};
 use pool_host::process::Process;
-use pool_host::{free_memory, monitor};
+use pool_host::{free_memory, hot, monitor};
 use units::{Bytes, RatioPpm};
 
 const SLICE: Bytes = Bytes::mib(128);
@@ -65,6 +66,7 @@ impl Simulated {
             counters_agree: 5,
             accesses: accesses::Settings { instrument: Choice::Auto, window: Duration::from_secs(10) },
             monitor: monitor::Settings { touched: RatioPpm(50_000), accessed: RatioPpm(5_000), budget: RatioPpm(10_000), attempts: 3 },
+            hot: hot::Settings::default(),
             cooldown: Duration::from_secs(600),
             mitigation_timeout: Duration::from_secs(60),
             margin: free_memory::Margin { ratio: RatioPpm(100_000), min: Bytes::ZERO },
@@ -119,6 +121,14 @@ impl Driver for Simulated {
     }
 
     fn move_to_local(&self, machine: &Machine, _: &Process, _: Duration) -> Result<Moved, Error> {
+        Err(Error::Move { guest: machine.name.clone(), why: "no guest of this test is mispredicted for long".to_owned() })
+    }
+
+    fn blocks(&self, _: &Machine, _: &Process, _: Duration) -> Result<Blocks, Error> {
+        Ok(Blocks::none("no guest of this test is mispredicted for long"))
+    }
+
+    fn move_blocks(&self, machine: &Machine, _: &Process, _: &[Range<u64>], _: Bytes, _: Duration) -> Result<Bytes, Error> {
         Err(Error::Move { guest: machine.name.clone(), why: "no guest of this test is mispredicted for long".to_owned() })
     }
 

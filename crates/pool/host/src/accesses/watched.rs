@@ -16,7 +16,7 @@ const WATCHED_MAX: usize = 2_048;
 
 /// Bounds of the sampling interval. Every interval is watched as a whole, whatever its length; the kernel's handle takes no shorter
 /// ones, and with longer ones the end would be late.
-const INTERVAL_MIN: Duration = Duration::from_millis(500);
+pub(super) const INTERVAL_MIN: Duration = Duration::from_millis(500);
 const INTERVAL_MAX: Duration = Duration::from_secs(5);
 
 /// Watches sampled pages of each mapping for `window`, which `wait` waits for. Returns also the CPU time of the kdamond.

@@ -10,6 +10,7 @@
 
 use std::fs::File;
 use std::io::Write;
+use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use kernel::{Roots, numa_maps};
@@ -19,10 +20,11 @@ use units::Bytes;
 
 use super::description::Description;
 use super::sampling;
-use crate::accesses;
+use crate::accesses::{self, Blocks};
 use crate::driver::{Driver, Error, GuestMemory, Machine, Moved, Offline, Usage};
 use crate::process::Process;
 
+mod blocks;
 mod connection;
 mod domain;
 pub mod guest;
@@ -207,6 +209,21 @@ impl Driver for Libvirt {
 
     fn move_to_local(&self, machine: &Machine, process: &Process, timeout: Duration) -> Result<Moved, Error> {
         mitigate::move_to_local(&self.connection, machine, process, timeout)
+    }
+
+    fn blocks(&self, _: &Machine, process: &Process, window: Duration) -> Result<Blocks, Error> {
+        blocks::see(&self.connection, process, window)
+    }
+
+    fn move_blocks(
+        &self,
+        machine: &Machine,
+        process: &Process,
+        blocks: &[Range<u64>],
+        limit: Bytes,
+        timeout: Duration,
+    ) -> Result<Bytes, Error> {
+        blocks::move_home(&self.connection, machine, process, blocks, limit, timeout)
     }
 
     fn stop(&self, machine: &Machine, process: &Process, grace: Duration) -> Result<(), Error> {

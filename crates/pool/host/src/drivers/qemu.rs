@@ -13,6 +13,7 @@
 //! directory of the host.
 
 use std::fs::File;
+use std::ops::Range;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -24,7 +25,7 @@ use units::Bytes;
 
 use super::description::Description;
 use super::sampling;
-use crate::accesses;
+use crate::accesses::{self, Blocks};
 use crate::driver::{Driver, Error, GuestMemory, Machine, Moved, Offline, Usage};
 use crate::process::Process;
 
@@ -187,11 +188,23 @@ impl Driver for Qemu {
         mitigate::move_to_local(&self.launcher, machine, process, timeout)
     }
 
+    fn blocks(&self, _: &Machine, _: &Process, _: Duration) -> Result<Blocks, Error> {
+        Ok(Blocks::none(WHOLE))
+    }
+
+    fn move_blocks(&self, machine: &Machine, _: &Process, _: &[Range<u64>], _: Bytes, _: Duration) -> Result<Bytes, Error> {
+        Err(Error::Move { guest: machine.name.clone(), why: WHOLE.to_owned() })
+    }
+
     fn stop(&self, machine: &Machine, process: &Process, grace: Duration) -> Result<(), Error> {
         self.launcher.stop(machine, process, grace);
         Ok(())
     }
 }
+
+/// A slice is a file that the guest's process maps. Its memory is the pool's, on whichever node it is, and only another process can have
+/// other memory in its place.
+const WHOLE: &str = "a slice is a file, whose memory is the pool's: a migration moves the guest as a whole";
 
 /// Bytes of a slice's file that were touched since it was scrubbed: its allocated blocks.
 fn touched(path: &Path) -> Option<Bytes> {

@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use units::{Bytes, RatioPpm};
 
-use crate::{accesses, free_memory, monitor};
+use crate::{accesses, free_memory, hot, monitor};
 
 /// Settings of a host.
 #[derive(Clone, Debug, PartialEq)]
@@ -26,6 +26,8 @@ pub struct Settings {
     pub counters_agree: usize,
     /// Tolerances of the monitor, and limits of mitigation.
     pub monitor: monitor::Settings,
+    /// Which part of a guest moves home before the whole.
+    pub hot: hot::Settings,
     /// Least time between two mitigations.
     pub cooldown: Duration,
     /// How long a mitigation may take.

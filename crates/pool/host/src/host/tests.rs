@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
@@ -11,17 +12,18 @@ use manager::client::{Error as ManagerError, Refusal};
 use units::{Bytes, RatioPpm};
 
 use super::*;
-use crate::accesses::{Choice, Seen, Unseen};
+use crate::accesses::{Blocks, Choice, Placed, Seen, Unseen};
 use crate::capacity::{Capacity, Renewal};
 use crate::driver::{Driver, Error, GuestMemory, Machine, Moved, Offline, Usage};
 use crate::drivers::description::Description;
 use crate::monitor::Verdict;
 use crate::process::Process;
 use crate::vm::{Request, State};
-use crate::{accesses, free_memory, monitor};
+use crate::{accesses, free_memory, hot, monitor};
 
 mod counters;
 mod failures;
+mod home;
 mod lives;
 mod metrics;
 mod models;
@@ -38,6 +40,11 @@ struct World {
     next_pid: i32,
     start_fails: bool,
     move_fails: bool,
+    /// Blocks of the guest's memory in the pool; `None`: they are not seen.
+    blocks: Option<Vec<Placed>>,
+    /// A block that turns hot while others move home.
+    turns_hot: Option<Placed>,
+    home_fails: bool,
     /// Whether a move has completed before the daemon could save it.
     moved_unsaved: bool,
     keeps_slices: bool,
@@ -139,6 +146,28 @@ impl Driver for Simulated {
         Ok(Moved { process, pause: Duration::from_millis(3), total: Duration::from_secs(2), copied: Bytes(1) })
     }
 
+    fn blocks(&self, _: &Machine, _: &Process, _: Duration) -> Result<Blocks, Error> {
+        let mut world = self.world();
+        world.log.push("blocks".to_owned());
+        let seen = world.blocks.clone().ok_or_else(|| "another program uses DAMON".to_owned());
+        Ok(Blocks { seen, kernel_cpu: Duration::ZERO })
+    }
+
+    fn move_blocks(&self, machine: &Machine, _: &Process, blocks: &[Range<u64>], limit: Bytes, _: Duration) -> Result<Bytes, Error> {
+        let mut world = self.world();
+        world.log.push(format!("home {}", blocks.len()));
+        if world.home_fails {
+            return Err(Error::Move { guest: machine.name.clone(), why: "pinned".to_owned() });
+        }
+        let turns_hot = world.turns_hot.take();
+        let there = world.blocks.as_mut().unwrap();
+        let (moved, stay): (Vec<_>, Vec<_>) = there.drain(..).partition(|placed| blocks.contains(&placed.range));
+        there.extend(stay.into_iter().chain(turns_hot));
+        let bytes = moved.iter().map(|placed| placed.block.bytes).sum();
+        assert!(moved.len() == blocks.len() && bytes <= limit);
+        Ok(bytes)
+    }
+
     fn stop(&self, _: &Machine, process: &Process, _: Duration) -> Result<(), Error> {
         self.world().alive.remove(&process.pid);
         Ok(())
@@ -215,6 +244,7 @@ fn settings() -> Settings {
         counters_agree: 5,
         accesses: accesses::Settings { instrument: Choice::Auto, window: Duration::from_secs(10) },
         monitor: monitor::Settings { touched: RatioPpm(50_000), accessed: RatioPpm(5_000), budget: RatioPpm(10_000), attempts: 2 },
+        hot: hot::Settings::default(),
         cooldown: Duration::from_secs(600),
         mitigation_timeout: Duration::from_secs(60),
         margin: free_memory::Margin { ratio: RatioPpm(100_000), min: Bytes::ZERO },

@@ -69,6 +69,9 @@ pub struct Line {
     /// Slices that its process maps.
     #[serde(default)]
     pub slices: u64,
+    /// The hot part of its pool memory, which was moved home.
+    #[serde(default)]
+    pub home_bytes: Bytes,
     /// Pool memory that it had touched at the last sample.
     pub pool_touched_bytes: Option<Bytes>,
     /// Share of pool memory in the memory that it accessed between the last two samples.
@@ -134,6 +137,7 @@ fn line(record: &Record, busy: Option<&str>) -> Line {
         local_bytes: record.local_bytes(),
         pool_bytes: record.pool_bytes(),
         slices: record.mapped.len() as u64,
+        home_bytes: record.moved_home(),
         pool_touched_bytes: record.usage.map(|usage| usage.pool_touched_bytes),
         pool_accessed_ratio: ratio,
         verdict: record.verdict,

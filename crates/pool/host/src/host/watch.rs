@@ -5,6 +5,7 @@ use std::time::Duration;
 use predict::Latency;
 use units::Bytes;
 
+use super::home::Advice;
 use super::lives;
 use super::table::{Claim, Host, now};
 use crate::accesses::Seen;
@@ -66,23 +67,27 @@ impl Host {
             pool_bytes: if guest.assigned { guest.pool_bytes() } else { Bytes::ZERO },
             insensitive: guest.share.insensitive,
             mitigated: guest.mitigated,
+            in_part: guest.home_bytes.is_some(),
             failures: guest.mitigation_failures,
         };
         let is_tolerated = is_first || monitor::tolerated(&self.settings.monitor, &subject, &usage).is_some();
         let by_counters = if is_tolerated { None } else { self.sample_counters(guest, process) };
         subject.insensitive = by_counters.unwrap_or(subject.insensitive);
         // The first sample includes all accesses since the guest's start.
-        let verdict = if is_first { Verdict::AsPredicted } else { self.judge(guest, &subject, &usage) };
+        let judged = if is_first { Verdict::AsPredicted } else { self.judge(guest, &subject, &usage) };
+        let Advice { verdict, why, part } = self.by_its_blocks(guest, process, judged);
         self.counts.count(Event::Verdict, label(verdict));
         let same_seen = before.is_some_and(|before| before.seen == usage.seen);
         if guest.add_verdict(verdict) || !same_seen {
             // Counters of an earlier sample are no reason for this verdict.
             let score = by_counters.and(guest.counted.as_ref()).and_then(|counted| counted.score);
-            guest.note(describe(verdict, &usage, subject.pool_bytes, score));
+            guest.note(describe(verdict, &usage, subject.pool_bytes, score) + &why);
         }
         guest.try_save();
-        if verdict == Verdict::Mitigate {
-            self.mitigate(guest);
+        match verdict {
+            Verdict::Mitigate => self.mitigate(guest),
+            Verdict::MoveHot => self.move_hot(guest, process, &part),
+            _ => {}
         }
     }
 
@@ -131,13 +136,14 @@ impl Host {
             mitigated: table.totals.mitigated,
             cooled_down: table.totals.last_mitigation.is_none_or(|last| now() - last >= cooldown),
             free_local_bytes: self.settings.local.saturating_sub(table.local_used()),
-            mitigation_bytes: self.driver.mitigation_bytes(&guest.machine),
+            // Pages that are local already do not move again.
+            mitigation_bytes: self.driver.mitigation_bytes(&guest.machine).saturating_sub(guest.moved_home()),
         };
         monitor::judge(&self.settings.monitor, subject, usage, &host)
     }
 
     /// Moves a guest to local memory.
-    fn mitigate(&self, guest: &mut Claim<'_>) {
+    pub(super) fn mitigate(&self, guest: &mut Claim<'_>) {
         let Some(process) = guest.process else { return };
         match self.driver.move_to_local(&guest.machine, &process, self.settings.mitigation_timeout) {
             Ok(moved) => {
@@ -149,8 +155,9 @@ impl Host {
                 let (pause, seconds, copied) = (moved.pause.as_secs_f64(), moved.total.as_secs_f64(), moved.copied.0);
                 guest.note(format!("moved to local memory: paused for {pause:.3} s, {seconds:.3} s in all, {copied} bytes copied"));
                 guest.try_save();
+                let is_counted = guest.home_bytes.is_some();
                 self.update_totals(|totals| {
-                    totals.mitigated += 1;
+                    totals.mitigated += u64::from(!is_counted);
                     totals.last_mitigation = Some(now());
                 });
                 self.return_slices(guest);

@@ -215,6 +215,20 @@ fn migrate(kernel: &impl Kernel, pool: u32, targets: &[Target], deadline: Instan
     }
 }
 
+/// The nodes that `bytes` of the pool may move to, the one with most available memory first.
+///
+/// # Errors
+/// There is no local memory, or not enough.
+pub(super) fn nodes_for(nodes: &[Node], pool: u32, local: Option<&str>, bytes: Bytes) -> Result<Vec<u32>, String> {
+    let (_, targets) = targets(nodes, pool, local)?;
+    let available: Bytes = targets.iter().map(|target| target.available).sum();
+    let ids: Vec<_> = targets.iter().map(|target| target.node).collect();
+    if bytes > available {
+        return Err(format!("its hot part has {} bytes, and nodes {ids:?} have {} bytes available", bytes.0, available.0));
+    }
+    Ok(ids)
+}
+
 /// A node that pages may move to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Target {

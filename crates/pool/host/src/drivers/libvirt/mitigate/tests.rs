@@ -117,6 +117,14 @@ fn pages_move_to_the_node_with_most_free_memory_then_to_the_next() {
 }
 
 #[test]
+fn a_part_moves_to_nodes_that_can_hold_it() {
+    let nodes = |bytes| nodes_for(&host(100, 300), POOL, None, bytes);
+    assert_eq!(nodes(Bytes::mib(300)), Ok(vec![1, 0]));
+    let refused = nodes(Bytes::mib(400)).unwrap_err();
+    assert!(refused.contains("has 419430400 bytes, and nodes [1, 0] have"), "{refused}");
+}
+
+#[test]
 fn a_move_that_fails_restores_the_policies() {
     let check = |simulated: &Simulated, why: &str| {
         let error = simulated.move_modules(None).unwrap_err();
