@@ -6,7 +6,7 @@ slow node per second times the latency of one. The analytics job counts them its
 agent's estimates (see `rate_estimator` for their accuracy), averaged over a minute of periods.
 
 `series` has hot and cold data over time, as the paper's figures 5 to 10 do: a point for each period from the agent's
-start to its end. `converged_seconds` is when the cold data first had nine tenths of its final size.
+start to its end. `converged_seconds` is when cold data first had nine tenths of its final size; null without any.
 
 `overhead_ratio` is the agent's CPU time per elapsed time, emulated, which is many times that on hardware;
 `sampling_cpu_ratio` is the part of it for sampling, and `sampling_held_ratio` the share of the time in which huge pages
@@ -166,8 +166,10 @@ def _row(lab: Lab, guest: Guest, case: Case, target: float) -> dict[str, Any]:
     return row
 
 
-def _converged_seconds(series: Sequence[dict[str, float]]) -> float:
-    final = series[-1]["cold_bytes"]
+def _converged_seconds(series: Sequence[dict[str, float]]) -> float | None:
+    final = series[-1]["cold_bytes"] if series else 0
+    if not final:
+        return None
     return next(point["seconds"] for point in series if point["cold_bytes"] >= CONVERGED_RATIO * final)
 
 
