@@ -75,6 +75,8 @@ impl Agent {
                 let slot = scheduled.policy.slot(&context.config, &treatment, &context.thresholds);
                 if slot.is_some() != slots.has(policy) {
                     slots.set(policy, slot);
+                    // What page cache takes of the stall target is known again after a period of its controller, if there is one.
+                    job.signals.stall.iter_mut().for_each(|stall| stall.page_cache = units::RatioPpm::default());
                 }
             }
             slots.iter_mut().for_each(|slot| slot.configure(job, &context.config));

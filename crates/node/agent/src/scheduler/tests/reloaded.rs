@@ -79,9 +79,13 @@ fn a_switch_of_a_controller_applies_to_jobs_that_go_on() {
     let (machine, mut agent) = started();
     let seen = agent.job(JOB).seen_at;
     for on in [false, true] {
+        let taken = crate::job::Stall { page_cache: units::RatioPpm(500_000), ..Default::default() };
+        agent.jobs.get_mut(JOB).unwrap().job.signals.stall = Some(taken);
         let switched = format!("[cold_age]\npage_cache = {on}\n[[job]]\ncgroup = \"{JOB}\"\nclass = \"standard\"\n");
         agent.receive(Message::Reload(Box::new(Ok(machine.config(&switched)))));
         assert_eq!(agent.jobs[JOB].slots.get::<PageCache>().is_some(), on);
+        assert_eq!(agent.jobs[JOB].job.signals.stall.unwrap().page_cache, units::RatioPpm(0), "anonymous memory has all of it again");
+        agent.jobs.get_mut(JOB).unwrap().job.signals.stall = None;
         round(&mut agent, &machine, if on { 1_360 } else { 1_240 }, 60);
     }
     assert_eq!(agent.job(JOB).seen_at, seen, "the job goes on");
