@@ -106,6 +106,8 @@ pub struct Signals {
     pub permitted: Option<Permitted>,
     /// The pressure controller's target and its last stall; `None` if the job has no pressure controller.
     pub stall: Option<Stall>,
+    /// Swap-backed memory in DRAM that no process maps and no device is writing, by the last reading.
+    pub unmapped: Bytes,
     /// Memory in the slow node, by the last reading.
     pub slow: Bytes,
     /// Estimated accesses to it per second, and the latency of one in nanoseconds; zero if its policy places nothing there.
@@ -316,6 +318,7 @@ impl Job {
         let refaulted = self.counters.last.map_or(0, |before| now.refaulted_file.saturating_sub(before.refaulted_file));
         self.counters.page_cache.observe(cache, Pages(refaulted).to_bytes(page));
         let pool = stat.zswap.unwrap_or_default();
+        self.signals.unmapped = stat.unmapped() - stat.file_writeback.unwrap_or_default();
         self.memory = JobMemory {
             current,
             far: swapped - stat.swapcached.unwrap_or_default(),

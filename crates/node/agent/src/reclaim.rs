@@ -36,6 +36,8 @@ pub struct Counted {
     pub cached: Bytes,
     /// The swap cache of a job whose pages may not go past zswap: what zswap refused, and what was swapped in.
     pub refused: Bytes,
+    /// Swap-backed memory in DRAM that no process maps.
+    pub unmapped: Bytes,
     /// Memory under writeback, to swap devices as well.
     pub writeback: Bytes,
     /// Pages that zswap refused, ever.
@@ -65,6 +67,7 @@ pub fn count(job: &Job, context: &Context) -> kernel::Result<Counted> {
         file: stat.file.unwrap_or_default() - stat.shmem.unwrap_or_default(),
         cached,
         refused,
+        unmapped: stat.unmapped(),
         writeback: stat.file_writeback.unwrap_or_default(),
         rejected,
     })

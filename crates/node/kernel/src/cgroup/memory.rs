@@ -122,6 +122,14 @@ impl MemoryStat {
         let listed = self.active_file.unwrap_or_default() + self.inactive_file.unwrap_or_default();
         listed + self.slab_reclaimable.unwrap_or_default()
     }
+
+    /// Swap-backed memory on the kernel's lists that no process maps: it is in the swap cache, on its way to a device, clean after
+    /// that, or refused by zswap. Locked memory is on another list, so where there is some, this is too little.
+    #[must_use]
+    pub fn unmapped(&self) -> Bytes {
+        let listed = self.active_anon.unwrap_or_default() + self.inactive_anon.unwrap_or_default();
+        listed - (self.anon.unwrap_or_default() + self.shmem.unwrap_or_default())
+    }
 }
 
 /// Parses `memory.stat`. Unknown keys are ignored.

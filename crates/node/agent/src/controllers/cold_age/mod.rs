@@ -30,6 +30,7 @@ mod plan;
 pub mod record;
 #[cfg(test)]
 mod tests;
+mod unmapped;
 
 use plan::{Lists, Plan};
 use record::{Period, PeriodRecord};
@@ -79,6 +80,8 @@ pub struct ColdAge {
     part: Option<Pages>,
     /// What steps of the plan have put into the swap cache and the kernel was not yet asked to free.
     cached_out: Bytes,
+    /// Pages in DRAM that no process maps and a plan asks for, by the last period.
+    unmapped: Pages,
     lists: Lists,
     /// Permitted promotions in a scan from memory that is compressed, and from a device.
     allowances: Option<[Pages; 2]>,
@@ -107,6 +110,7 @@ impl ColdAge {
             threshold: None,
             part: None,
             cached_out: Bytes::ZERO,
+            unmapped: Pages::ZERO,
             lists: Lists::default(),
             allowances: None,
             permitted: None,
@@ -276,6 +280,7 @@ impl Controller for ColdAge {
 
     fn apply(&mut self, job: &mut Job, context: &mut Context, _: Now, step: &Step) -> kernel::Result<()> {
         self.follow(&step.decision);
+        self.unmapped = unmapped::pages(job, context);
         if context.may_act(job) {
             protection::protect(job, context, step.working_set);
             swap_gate::close(job, context);
@@ -323,7 +328,8 @@ impl Slot for ColdAge {
     }
 
     fn plan(&mut self, job: &Job) {
-        self.plan = self.threshold.and_then(|threshold| Plan::new(job, threshold, self.part));
+        let cold = |threshold| job.scan.as_ref().map_or(Pages::ZERO, |scan| scan.resident.at_least(threshold));
+        self.plan = self.threshold.and_then(|threshold| Plan::new(cold(threshold), threshold, self.part, self.unmapped));
     }
 
     fn offload_due(&self) -> bool {

@@ -38,7 +38,9 @@ impl ColdAge {
         let offloaded = (after.swapped - before.swapped).to_pages(kernel::page_size());
         charge(job, context, &before, &after);
         note_stored(job, &before, &after);
-        plan.took(asked.pages, offloaded, (before.file - after.file).to_pages(kernel::page_size()));
+        // What was charged to swap before leaves the swap cache, or is being written.
+        let other = (before.unmapped - after.unmapped).max(after.writeback - before.writeback).to_pages(kernel::page_size());
+        plan.took(asked.pages, offloaded.max(other), (before.file - after.file).to_pages(kernel::page_size()));
         context.trackers.swapped_out(job.tracker.0, job.cgroup.id(), offloaded);
         let refused = took_page_cache(job, context, asked.pages.to_bytes(kernel::page_size()), &before, &after);
         let finished = asked.finished || plan.left == Pages::ZERO;

@@ -3,7 +3,6 @@
 use units::{Age, Bytes, Pages};
 
 use crate::actuators::exact::Cursor;
-use crate::job::Job;
 
 /// The size of a plan's first request.
 pub(super) const FIRST: Bytes = Bytes::mib(1);
@@ -40,10 +39,10 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// All pages of the last scan that are old enough, `most` at most; `None` if there are none.
-    pub(super) fn new(job: &Job, threshold: Age, most: Option<Pages>) -> Option<Self> {
-        let left = job.scan.as_ref().map_or(Pages::ZERO, |scan| scan.resident.at_least(threshold));
-        let left = most.map_or(left, |most| left.min(most));
+    /// All `cold` pages of the last scan, `most` at most; `None` if there are none. Without such a bound also `unmapped` pages that no
+    /// scan counts: whatever is as old may go out then, so that asking for more takes nothing else.
+    pub(super) fn new(cold: Pages, threshold: Age, most: Option<Pages>, unmapped: Pages) -> Option<Self> {
+        let left = most.map_or(cold + unmapped, |most| cold.min(most));
         let step = FIRST.to_pages(kernel::page_size());
         let plan = || Self { threshold, left, step, cursor: Cursor::default(), cold: left, found: Pages::ZERO, by_lists: false };
         (left > Pages::ZERO).then(plan)
@@ -211,6 +210,16 @@ mod tests {
         assert!(lists.may_be_asked(Pages(500)), "what was opened before counts no more");
         lists.opened();
         assert!(lists.may_be_asked(Pages(500)));
+    }
+
+    #[test]
+    fn what_no_process_maps_goes_out_with_all_that_is_as_old() {
+        let left = |cold, most, unmapped| Plan::new(Pages(cold), Age(3), most, Pages(unmapped)).map(|plan| plan.left);
+        assert_eq!(left(100, None, 40), Some(Pages(140)));
+        assert_eq!(left(0, None, 40), Some(Pages(40)), "a sample of mapped pages counts none of it");
+        assert_eq!(left(100, Some(Pages(30)), 40), Some(Pages(30)), "in place of it others might go, which are too many");
+        assert_eq!(left(0, Some(Pages(30)), 40), None);
+        assert_eq!(left(0, None, 0), None);
     }
 
     #[test]
