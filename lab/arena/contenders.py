@@ -170,7 +170,7 @@ def _ours(policy: str, group: str) -> Contender:
     return Contender(f"Thermocline {policy}", group, start, why, ours=True)
 
 
-def _by_stalls(percent: int) -> Contender:
+def _by_stalls(percent: int, writeback: bool = False) -> Contender:
     def start(guest: Guest, jobs: Sequence[str], _: Mapping[str, float]) -> None:
         target = f"{percent}%"
         settings: node.Settings = {
@@ -179,6 +179,9 @@ def _by_stalls(percent: int) -> Contender:
             "pressure.stall_target": target,
             "pressure.io_stall_target": target,
         }
+        if writeback:
+            # Half an hour by default, compressed as all times are.
+            settings = {**settings, "writeback.enabled": True, "writeback.after_min": "30s"}
         node.configure(guest, [node.Job(f"/{job}") for job in jobs], settings)
         node.start(guest, cgroup=guest.cgroup(CGROUP))
 
@@ -186,7 +189,11 @@ def _by_stalls(percent: int) -> Contender:
         f"policy auto, class standard with stall targets of {percent} % in place of 0.1, the most that is lost; time "
         "compressed by 60, otherwise defaults"
     )
-    return Contender("Thermocline auto", f"{percent} %", start, why, ours=True)
+    name = "Thermocline auto"
+    if writeback:
+        why += "; `writeback.enabled`: memory that stays in zswap goes on to the device"
+        name += " with writeback"
+    return Contender(name, f"{percent} %", start, why, ours=True)
 
 
 def _nothing(guest: Guest, jobs: Sequence[str], occupied: Mapping[str, float]) -> None:
@@ -205,5 +212,5 @@ CONTENDERS: Sequence[Contender] = (
     *(_damon_reclaim(age) for age in (30, 15, 6)),
     *(_damo(percent) for percent in (0.5, 1, 5)),
     *(_ours(policy, group) for policy in POLICIES for group in CLASSES),
-    *(_by_stalls(percent) for percent in (1, 2, 4)),
+    *(_by_stalls(percent, writeback) for writeback in (False, True) for percent in (1, 2, 4)),
 )
