@@ -197,7 +197,7 @@ fn whole_agent(registry: &mut Registry, view: &View) {
     }
     let counts = [
         ("agent_scans", "Finished scans", view.costs.scans),
-        ("agent_ages_splits", "Idle huge pages split so that the ages of their parts are known", view.costs.ages_splits),
+        ("agent_ages_splits", "Huge pages split so that the ages of their parts are known", view.costs.ages_splits),
         ("agent_rates_splits", "Huge pages split so that their parts could be sampled", view.costs.rates_splits),
         ("agent_rates_collapses", "Huge pages collapsed after sampling", view.costs.rates_collapses),
         ("swap_written_bytes", "Bytes written to swap devices by any process", view.tiers.written_bytes.0),

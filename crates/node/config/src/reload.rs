@@ -7,7 +7,7 @@ use crate::config::{Config, knobs};
 
 /// Knobs besides those of bundles that are read each time they are used. All others are read once, at the start: directories,
 /// listeners, trackers and their scans, and what was set in the kernel and must be restored.
-const READ_EACH_TIME: [&str; 10] = [
+const READ_EACH_TIME: [&str; 11] = [
     "agent.policy",
     "agent.tier",
     "agent.actuator",
@@ -15,6 +15,7 @@ const READ_EACH_TIME: [&str; 10] = [
     "agent.cpu_budget",
     "agent.jobs_max",
     "agent.split_idle",
+    "agent.split_busy",
     "writeback.enabled",
     "writeback.after_min",
     "writeback.period_max",

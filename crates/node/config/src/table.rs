@@ -58,6 +58,8 @@ settings::tables! {
             "The maximum number of pages that trackers `sampled` and `sampled_frames` watch at once on the machine; the latter watches 24 to 48 of each job if that is more. More pages make ages and promotion rates more exact; each costs about a microsecond of CPU time per scan.";
         split_idle: bool = Unit::Bool, "true",
             "Whether tracker `sampled` splits the huge pages of its sample once they have been idle for two scans, for jobs of policy `cold_age` or `auto`. If false, one access to a huge page counts as one to each of its 512 pages, and little or nothing is offloaded from jobs whose cold memory is in huge pages and sometimes accessed.";
+        split_busy: bool = Unit::Bool, "true",
+            "Whether tracker `sampled` splits huge pages that are in use while most of what they hold is idle, for the same jobs. Up to 16 huge pages of each process are split as a test; if three quarters of their parts are idle for as long as the job's threshold, all are, up to 128 in a scan, and if not, the tested ones are collapsed again. If false, a cache whose objects are spread over huge pages keeps all of its memory. What loses huge pages has more misses of the TLB.";
         manage_damon_stat: bool = Unit::Bool, "false",
             "Whether `damon_stat`, which Debian enables on Linux 7.2, is switched off while the agent runs, so that tracker `sampled` can use DAMON. Restored on exit. If false, `auto` uses `lru_gen` while `damon_stat` runs.";
         damon_regions_max: u32 = Unit::Count, "4096" in "10" ..= "100000",

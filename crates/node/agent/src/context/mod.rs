@@ -151,8 +151,17 @@ impl Context {
     /// Whether a tracker may split idle huge pages of a job.
     #[must_use]
     pub fn may_split(&self, job: &Job) -> bool {
-        let by_age = matches!(job.treatment.policy, Policy::ColdAge | Policy::Auto);
-        by_age && self.config.agent.split_idle && self.may_act(job)
+        self.config.agent.split_idle && self.offloads_by_age(job)
+    }
+
+    /// Whether a tracker may split huge pages of a job that are in use while most of what they hold is idle.
+    #[must_use]
+    pub fn may_split_busy(&self, job: &Job) -> bool {
+        self.config.agent.split_busy && self.offloads_by_age(job)
+    }
+
+    fn offloads_by_age(&self, job: &Job) -> bool {
+        matches!(job.treatment.policy, Policy::ColdAge | Policy::Auto) && self.may_act(job)
     }
 
     /// Adopts the byte rate and the CPU budget of a configuration that was read again.

@@ -10,6 +10,7 @@ use trackers::ages::{self, Scan, Target};
 use super::scanner::Part;
 use super::state::Running;
 use super::{Agent, Error, Now};
+use crate::context::Context;
 use crate::controllers::slots::Entry;
 use crate::costs::Costs;
 use crate::job::Job;
@@ -54,7 +55,7 @@ impl Agent {
         let paths: Vec<String> = self.jobs.keys().cloned().collect();
         for path in paths {
             if let Some(entry) = self.jobs.get(&path) {
-                let target = target(&entry.job, self.context.may_split(&entry.job));
+                let target = target(&entry.job, &self.context);
                 by_tracker.entry(entry.job.tracker.0).or_default().push(target);
             }
             self.give_turn();
@@ -178,12 +179,13 @@ fn abandon(entry: &mut Entry) {
     entry.slots.iter_mut().for_each(|slot| slot.forget_ages());
 }
 
-fn target(job: &Job, may_split: bool) -> Target {
+fn target(job: &Job, context: &Context) -> Target {
     let (id, threshold) = (job.cgroup.id(), job.signals.threshold);
     // Other trackers need none, and a thousand jobs have tens of thousands.
     let pids = if by_kdamond(job.tracker.0) { job.processes() } else { Vec::new() };
     let (path, cgroups) = (job.path().to_owned(), job.members.clone());
-    Target { id, path, cgroups, pids, threshold, may_split }
+    let (may_split, may_split_busy) = (context.may_split(job), context.may_split_busy(job));
+    Target { id, path, cgroups, pids, threshold, may_split, may_split_busy }
 }
 
 fn take_scan(job: &mut Job, scan: Scan, costs: &mut Costs, ram_disks: &RamDisks) -> kernel::Result<()> {

@@ -44,6 +44,8 @@ pub struct Target {
     pub threshold: Option<Age>,
     /// Whether idle huge pages of its sample may be split.
     pub may_split: bool,
+    /// Whether huge pages of the job that are in use may be split, if most of what they hold is idle.
+    pub may_split_busy: bool,
 }
 
 /// The result of one scan for one job.
@@ -61,7 +63,7 @@ pub struct Scan {
     pub window: Duration,
     /// The oldest age that the tracker distinguishes from older ones.
     pub resolved_to: Age,
-    /// Idle huge pages that this scan split.
+    /// Huge pages that this scan split.
     pub split: u64,
     /// A message to the user about accesses that this scan could not see.
     pub remark: Option<String>,

@@ -119,7 +119,7 @@ impl Machine {
 fn target(tracker: &SampledFrames, job: u64) -> Target {
     let path = format!("/job-{job}");
     let id = Cgroup::open(&tracker.cgroups, &path).unwrap().id();
-    Target { id, path, cgroups: vec![job], pids: Vec::new(), threshold: None, may_split: false }
+    Target { id, path, cgroups: vec![job], pids: Vec::new(), threshold: None, may_split: false, may_split_busy: false }
 }
 
 fn scan(tracker: &mut SampledFrames, now: u32, jobs: &[u64]) -> Vec<Scan> {

@@ -6,7 +6,10 @@ use std::time::Duration;
 use policy::histogram::AgeCounts;
 use units::{Age, Pages};
 
+use kernel::thp::HUGE_PAGE;
+
 use super::blocks::Space;
+use super::busy::{BusyPages, Parts};
 use super::held::Held;
 use super::point::{Point, Report, Watching};
 
@@ -51,6 +54,8 @@ pub struct JobSample {
     scans_since: u32,
     first_scan: Option<Duration>,
     last_scan: Option<Duration>,
+    /// Its huge pages that are in use.
+    pub busy: BusyPages,
 }
 
 /// What one scan counted, in points.
@@ -164,6 +169,37 @@ impl JobSample {
             let private = key.process.is_some() && key.space == Space::PRIVATE;
             private && !point.swapped && point.age(Duration::MAX, scan_period) >= age
         })
+    }
+
+    /// The addresses of resident pages that one process has alone and that were accessed less than `age` ago, by process, ascending.
+    #[must_use]
+    pub fn in_use(&self, age: Age, scan_period: Duration) -> HashMap<i32, Vec<u64>> {
+        self.addresses(|key, Sampled { point, .. }| {
+            let private = key.process.is_some() && key.space == Space::PRIVATE;
+            private && !point.swapped && point.age(Duration::MAX, scan_period) < age
+        })
+    }
+
+    /// Counts the sampled pages of a process in huge page blocks, and those that are far or have been idle for `age`.
+    #[must_use]
+    pub fn parts(&self, pid: i32, blocks: &[u64], age: Age, scan_period: Duration) -> Parts {
+        let mut parts = Parts::default();
+        for point in self.points_in(pid, blocks) {
+            parts.points += 1;
+            parts.idle += u64::from(point.swapped || point.age(Duration::MAX, scan_period) >= age);
+        }
+        parts
+    }
+
+    /// Whether a sampled page of a process in a block is far.
+    #[must_use]
+    pub fn has_far(&self, pid: i32, block: u64) -> bool {
+        self.points_in(pid, &[block]).any(|point| point.swapped)
+    }
+
+    fn points_in<'a>(&'a self, pid: i32, blocks: &'a [u64]) -> impl Iterator<Item = &'a Point> {
+        let inside = move |&(&(of, address), _): &(&(i32, u64), &Key)| of == pid && blocks.contains(&(address - address % HUGE_PAGE));
+        self.at.iter().filter(inside).filter_map(|(_, key)| self.pages.get(key)).map(|sampled| &sampled.point)
     }
 
     fn addresses(&self, which: impl Fn(&Key, &Sampled) -> bool) -> HashMap<i32, Vec<u64>> {
@@ -286,6 +322,27 @@ mod tests {
         assert_eq!(scan(325, 600), (Pages(325), true));
         assert_eq!(scan(340, 720), (Pages(340), true), "many at once");
         assert_eq!(scan(330, 840), (Pages(330), false), "freed");
+    }
+
+    #[test]
+    fn parts_of_a_huge_page_are_idle_or_far() {
+        let mut job = JobSample::default();
+        // Four pages of one block, and one of the next.
+        let at = |number: u64, swapped: bool| (7, page(number, (!swapped).then_some(false), swapped));
+        let held = |swapped| [at(512, false), at(516, false), at(520, swapped), at(1020, false), at(1024, false)];
+        job.scan(&held(false), secs(0), secs(0), SCAN);
+        for time in (30..=360).step_by(30) {
+            for number in [512, 516, 520, 1020, 1024] {
+                job.take(7, number * 4096, report(time, number == 512 || (number == 520 && time == 330)), &WATCHING);
+            }
+        }
+        job.scan(&held(true), secs(360), secs(360), SCAN);
+        assert_eq!(job.parts(7, &[HUGE_PAGE], Age(3), SCAN), Parts { points: 4, idle: 3 });
+        assert_eq!(job.parts(7, &[HUGE_PAGE, 2 * HUGE_PAGE], Age(3), SCAN), Parts { points: 5, idle: 4 });
+        assert_eq!(job.parts(7, &[HUGE_PAGE], Age(4), SCAN), Parts { points: 4, idle: 1 }, "none is as old");
+        assert_eq!(job.parts(8, &[HUGE_PAGE], Age(3), SCAN), Parts::default());
+        assert!(job.has_far(7, HUGE_PAGE) && !job.has_far(7, 2 * HUGE_PAGE));
+        assert_eq!(job.in_use(Age(2), SCAN), HashMap::from([(7, vec![512 * 4096])]));
     }
 
     #[test]

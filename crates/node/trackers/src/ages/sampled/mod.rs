@@ -32,10 +32,12 @@ use units::{Age, Bytes, Pages};
 use super::generations::Generations;
 use super::{Generation, PageAges, Sample, Scan, Target, Tracker};
 use crate::kdamond_time::KdamondTime;
+use busy::BusyPages;
 use job::{Counted, JobSample};
 use point::{Report, Watching};
 
 pub mod blocks;
+pub mod busy;
 pub mod held;
 pub mod job;
 pub mod point;
@@ -177,7 +179,13 @@ impl Sampled {
         // Before the first report nothing is known.
         let known_until = self.reported.unwrap_or_default().min(now);
         let counted = job.scan(&held, now, known_until, self.limits.scan_period);
-        let split = if target.may_split { split_idle(&self.roots, job, self.limits.scan_period)? } else { 0 };
+        let mut split = 0;
+        if target.may_split {
+            split += split_idle(&self.roots, job, self.limits.scan_period)?;
+        }
+        if target.may_split_busy {
+            split += split_busy(&self.roots, job, target, self.limits.scan_period)?;
+        }
         self.stale |= counted.joined;
         let file = self.file_ages(&target.path, (stat.file.unwrap_or_default() - stat.shmem.unwrap_or_default()).to_pages(size));
         let remark = (sparse > 0)
@@ -279,6 +287,51 @@ fn split_idle(roots: &Roots, job: &JobSample, scan: Duration) -> Result<u64> {
         }
     }
     Ok(split)
+}
+
+/// Splits huge pages of a job that are in use while most of what they hold is idle, after a test of each process.
+fn split_busy(roots: &Roots, job: &mut JobSample, target: &Target, scan: Duration) -> Result<u64> {
+    let mut split = 0;
+    let in_use = job.in_use(split::IDLE, scan);
+    let mut busy = std::mem::take(&mut job.busy);
+    busy.begin(&target.pids.iter().copied().collect());
+    for (&pid, addresses) in &in_use {
+        let step = busy.step(pid, target.threshold, |blocks, age| job.parts(pid, blocks, age, scan));
+        match take_step(roots, job, (pid, addresses), step, &mut busy) {
+            Ok(count) => split += count as u64,
+            Err(error) if error.is_gone() => {}
+            Err(error) => {
+                job.busy = busy;
+                return Err(error);
+            }
+        }
+    }
+    job.busy = busy;
+    Ok(split)
+}
+
+/// Does what was decided on one process, whose sampled pages in use are at `addresses`. Returns how many huge pages were split.
+fn take_step(roots: &Roots, job: &JobSample, (pid, addresses): (i32, &[u64]), step: busy::Step, busy: &mut BusyPages) -> Result<usize> {
+    match step {
+        busy::Step::Keep => Ok(0),
+        busy::Step::Test => {
+            let blocks = split::test(roots, pid, addresses)?;
+            let count = blocks.len();
+            busy.tested(pid, blocks);
+            Ok(count)
+        }
+        busy::Step::Split(from) => {
+            let (count, next) = split::all(roots, pid, from, addresses)?;
+            busy.split(pid, next);
+            Ok(count)
+        }
+        busy::Step::Collapse(mut blocks) => {
+            // Collapsing would bring back what has gone out meanwhile.
+            blocks.retain(|&block| !job.has_far(pid, block));
+            split::collapse(pid, &blocks)?;
+            Ok(0)
+        }
+    }
 }
 
 /// Times since boot at which pages were accessed by the agent, now that it is `now`.

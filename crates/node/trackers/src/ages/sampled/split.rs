@@ -1,24 +1,42 @@
-//! Splits huge pages of the sample that have become idle, so that the ages of their parts are known.
+//! Splits huge pages, so that the ages of their parts are known: those of the sample that have become idle, and those in use whose
+//! parts are idle ([`super::busy`]).
 //!
 //! A huge page has one accessed bit. Read as it is, one access to an old huge page is an access to each of its 512 pages, and the
 //! promotion rate of a job that reads a cold object now and then comes out up to 512 times too high: no threshold keeps the
 //! objective, and nothing is offloaded. In far memory the same access is one fault, because the kernel swaps in single pages. Only
-//! the sampled huge pages are split (as in Thermostat section 3.2), and only once they are idle: a huge page that is in use stays.
+//! the sampled huge pages are split (as in Thermostat section 3.2), and only once they are idle. A huge page that is in use stays, unless a test has shown that most of it
+//! is idle.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 use kernel::madvise::PidFd;
+use kernel::maps;
 use kernel::page_idle::{KPF_THP, KPageFlags};
 use kernel::pagemap::{Categories, Entry, Pagemap, Query};
 use kernel::thp::HUGE_PAGE;
 use kernel::{Result, Roots};
 use units::Age;
 
+use crate::walk::swap_backed;
+
 /// The age from which a huge page counts as idle.
 pub const IDLE: Age = Age(2);
 
 /// Huge pages of one process that are split at most in one scan. Each takes some tenths of a millisecond.
 const SPLITS_MAX: usize = 128;
+
+/// Sampled pages that a test should have: a share of three quarters has a standard error of five percentage points then.
+const TEST_POINTS: usize = 64;
+
+/// Huge pages of one process that a test splits at most.
+const TESTED_MAX: usize = 16;
+
+/// Blocks in which a test searches for huge pages.
+const CANDIDATES_MAX: usize = 64;
+
+/// Addresses that are searched for huge pages at most in one scan. The kernel reads a page table entry for each page that is not huge.
+const WALKED_MAX: u64 = 4 << 30;
 
 /// Splits the huge pages of a process that hold the `idle` addresses, of private pages. Returns how many were split.
 ///
@@ -28,24 +46,96 @@ const SPLITS_MAX: usize = 128;
 /// # Errors
 /// `Gone` if the process has exited; any error of `/proc/PID/pagemap` and `process_madvise`.
 pub fn split(roots: &Roots, pid: i32, idle: &[u64]) -> Result<usize> {
+    split_parts(roots, pid, parts(idle), SPLITS_MAX).map(|split| split.len())
+}
+
+/// Splits some huge pages that hold the `busy` addresses, of private pages, as a test: enough for [`TEST_POINTS`] of these, and spread
+/// over all. Returns their blocks.
+///
+/// # Errors
+/// As [`split`].
+pub fn test(roots: &Roots, pid: i32, busy: &[u64]) -> Result<Vec<u64>> {
+    let all: Vec<_> = parts(busy).into_iter().collect();
+    let apart = all.len().div_ceil(CANDIDATES_MAX).max(1);
+    let in_each = (busy.len() / all.len().max(1)).max(1);
+    let most = TEST_POINTS.div_ceil(in_each).min(TESTED_MAX);
+    split_parts(roots, pid, all.into_iter().step_by(apart), most)
+}
+
+/// Splits huge pages of the private memory of a process from an address on, [`SPLITS_MAX`] and [`WALKED_MAX`] at most. Returns how many
+/// were split, and the address to continue from; `None` at the end. Before Linux 6.7, which cannot list huge pages, only those that hold
+/// the `busy` addresses are split.
+///
+/// # Errors
+/// As [`split`], and any error of `/proc/PID/maps`.
+pub fn all(roots: &Roots, pid: i32, from: u64, busy: &[u64]) -> Result<(usize, Option<u64>)> {
     let pagemap = Pagemap::open(roots, pid)?;
-    let mut huge = Vec::new();
-    for (block, part) in parts(idle) {
-        if is_huge(roots, &pagemap, block)? {
-            huge.push((block, part..part + kernel::page_size().bytes()));
-        }
-        if huge.len() == SPLITS_MAX {
+    if !pagemap.can_scan()? {
+        return split(roots, pid, busy).map(|count| (count, None));
+    }
+    let (mut left, mut blocks, mut next) = (WALKED_MAX, Vec::new(), None);
+    for vma in maps::read(roots, pid)?.iter().filter(|vma| vma.end > from && swap_backed(vma) == Some(false)) {
+        let start = vma.start.max(from);
+        let range = start..vma.end.min(start.saturating_add(left));
+        left -= range.end - range.start;
+        let end = range.end;
+        next = huge_blocks(&pagemap, range, &mut blocks)?.or((left == 0).then_some(end));
+        if next.is_some() {
             break;
         }
     }
+    split_parts(roots, pid, blocks.into_iter().map(|block| (block, block)), SPLITS_MAX).map(|split| (split.len(), next))
+}
+
+/// Adds the blocks of a range that are huge pages, up to [`SPLITS_MAX`] in all. Returns the address to continue from, if that is before
+/// the end of the range.
+fn huge_blocks(pagemap: &Pagemap, range: Range<u64>, blocks: &mut Vec<u64>) -> Result<Option<u64>> {
+    let query = Query { all: Categories::HUGE | Categories::PRESENT, ..Query::default() };
+    let (found, reached) = pagemap.scan(range.clone(), query, SPLITS_MAX)?;
+    for huge in found {
+        let mut block = huge.start - huge.start % HUGE_PAGE;
+        while block < huge.end {
+            if blocks.len() == SPLITS_MAX {
+                return Ok(Some(block));
+            }
+            blocks.push(block);
+            block += HUGE_PAGE;
+        }
+    }
+    Ok((reached < range.end).then_some(reached))
+}
+
+/// Collapses what a test has split.
+///
+/// # Errors
+/// As [`split`]. What the kernel cannot collapse stays split.
+pub fn collapse(pid: i32, blocks: &[u64]) -> Result<()> {
+    let ranges: Vec<_> = blocks.iter().map(|&block| block..block + HUGE_PAGE).collect();
+    PidFd::open(pid)?.advise_collapse(&ranges).map(drop)
+}
+
+/// Splits huge pages, `most` at most, given by their blocks, with a page of each to mark as cold. Returns the blocks that are split.
+fn split_parts(roots: &Roots, pid: i32, parts: impl IntoIterator<Item = (u64, u64)>, most: usize) -> Result<Vec<u64>> {
+    let pagemap = Pagemap::open(roots, pid)?;
+    let mut huge = Vec::new();
+    for (block, part) in parts {
+        if huge.len() == most {
+            break;
+        }
+        if is_huge(roots, &pagemap, block)? {
+            huge.push((block, part..part + kernel::page_size().bytes()));
+        }
+    }
     if huge.is_empty() {
-        return Ok(0);
+        return Ok(Vec::new());
     }
     let ranges: Vec<_> = huge.iter().map(|(_, range)| range.clone()).collect();
     PidFd::open(pid)?.advise_cold(&ranges)?;
-    let mut split = 0;
+    let mut split = Vec::new();
     for (block, _) in huge {
-        split += usize::from(!is_huge(roots, &pagemap, block)?);
+        if !is_huge(roots, &pagemap, block)? {
+            split.push(block);
+        }
     }
     Ok(split)
 }
@@ -109,5 +199,31 @@ mod tests {
         assert_eq!(split(&roots, pid, &[start + 8192]).unwrap(), 0, "nothing is left to split");
         assert!(memory.iter().all(|&byte| byte == 1), "the content is untouched");
         assert!(split(&roots, i32::MAX, &[start]).unwrap_err().is_gone());
+    }
+
+    #[test]
+    fn huge_pages_in_use_are_split_as_a_test_collapsed_and_split_in_steps() {
+        let block = usize::try_from(HUGE_PAGE).unwrap();
+        let memory = vec![1u8; 8 * block].leak();
+        let start = (memory.as_ptr().addr() as u64).next_multiple_of(HUGE_PAGE);
+        let blocks: Vec<u64> = (0..6).map(|index| start + index * HUGE_PAGE).collect();
+        let (roots, pid) = (Roots::host(), i32::try_from(std::process::id()).unwrap());
+        let pagemap = Pagemap::open(&roots, pid).unwrap();
+        let huge = || blocks.iter().filter(|&&block| is_huge(&roots, &pagemap, block).unwrap()).count();
+        match collapse(pid, &blocks) {
+            Ok(()) if huge() == 6 && pagemap.can_scan().unwrap() => {}
+            outcome => return println!("skipped: no huge pages here: {outcome:?}, {}", huge()),
+        }
+        // 20 sampled pages in each: four huge pages are enough.
+        let busy: Vec<u64> = blocks.iter().flat_map(|block| (0..20).map(move |index| block + index * 8 * 4096)).collect();
+        let tested = test(&roots, pid, &busy).unwrap();
+        assert_eq!((tested.len(), huge()), (4, 2));
+        collapse(pid, &tested).unwrap();
+        assert_eq!(huge(), 6);
+        let (mut from, mut turns) = (start, 0);
+        while huge() > 0 && turns < 1_000 {
+            (from, turns) = (all(&roots, pid, from, &busy).unwrap().1.unwrap_or(start), turns + 1);
+        }
+        assert!(huge() == 0 && memory.iter().all(|&byte| byte == 1), "{turns} turns; the content is untouched");
     }
 }
