@@ -141,6 +141,15 @@ impl BusyPages {
         }
     }
 
+    /// Takes in that a step failed: the process rests, so that the same error does not end each scan.
+    pub fn failed(&mut self, pid: i32) {
+        let scan = self.scan;
+        if let Some(process) = self.processes.get_mut(&pid) {
+            process.failures = (process.failures + 1).min(FAILURES_MAX);
+            process.rest(scan);
+        }
+    }
+
     /// Takes in up to which address the process is split; `None` if all of it is.
     pub fn split(&mut self, pid: i32, next: Option<u64>) {
         let scan = self.scan;
@@ -220,6 +229,11 @@ mod tests {
             until_done(&mut busy, None, USED);
         }
         assert_eq!(rests[1..], [32, 64, 128, 256, 512, 1024, 2048, 2048]);
+        // A step that the kernel refuses counts as one.
+        let mut refused = BusyPages::default();
+        until_done(&mut refused, None, USED);
+        refused.failed(PID);
+        assert_eq!(until_done(&mut refused, None, USED).0, 2 * REST);
         // One that finds no huge page in use does not count.
         let mut none = BusyPages::default();
         for _ in 0..3 {

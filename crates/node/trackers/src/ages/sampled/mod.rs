@@ -291,7 +291,7 @@ fn split_idle(roots: &Roots, job: &JobSample, scan: Duration) -> Result<u64> {
 
 /// Splits huge pages of a job that are in use while most of what they hold is idle, after a test of each process.
 fn split_busy(roots: &Roots, job: &mut JobSample, target: &Target, scan: Duration) -> Result<u64> {
-    let mut split = 0;
+    let (mut split, mut failed) = (0, Ok(()));
     let in_use = job.in_use(split::IDLE, scan);
     let mut busy = std::mem::take(&mut job.busy);
     busy.begin(&target.pids.iter().copied().collect());
@@ -301,13 +301,13 @@ fn split_busy(roots: &Roots, job: &mut JobSample, target: &Target, scan: Duratio
             Ok(count) => split += count as u64,
             Err(error) if error.is_gone() => {}
             Err(error) => {
-                job.busy = busy;
-                return Err(error);
+                busy.failed(pid);
+                failed = Err(error);
             }
         }
     }
     job.busy = busy;
-    Ok(split)
+    failed.map(|()| split)
 }
 
 /// Does what was decided on one process, whose sampled pages in use are at `addresses`. Returns how many huge pages were split.
