@@ -15,6 +15,7 @@ use stats_alloc::{INSTRUMENTED_SYSTEM, StatsAlloc};
 
 mod controller;
 mod histograms;
+mod huge;
 mod journals;
 mod ledgers;
 mod machine;
@@ -107,6 +108,7 @@ fn main() -> Result<ExitCode> {
     if !arguments.scale {
         histograms::bench(&mut report, effort)?;
         pages::bench(&mut report, effort)?;
+        huge::bench(&mut report, effort)?;
         controller::bench(&mut report, effort)?;
         journals::bench(&mut report, effort)?;
         traces::bench(&mut report, effort)?;

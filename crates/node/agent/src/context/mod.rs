@@ -154,10 +154,11 @@ impl Context {
         self.config.agent.split_idle && self.offloads_by_age(job)
     }
 
-    /// Whether a tracker may split huge pages of a job that are in use while most of what they hold is idle.
+    /// Whether a tracker may split huge pages of a job that are in use while most of what they hold is idle. Not of class
+    /// `conservative`: what the misses of the TLB cost shows in no counter that the agent reads.
     #[must_use]
     pub fn may_split_busy(&self, job: &Job) -> bool {
-        self.config.agent.split_busy && self.offloads_by_age(job)
+        self.config.agent.split_busy && job.treatment.class != Class::Conservative && self.offloads_by_age(job)
     }
 
     fn offloads_by_age(&self, job: &Job) -> bool {

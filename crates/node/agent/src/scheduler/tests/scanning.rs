@@ -223,3 +223,23 @@ fn a_tracker_that_costs_too_much_samples_fewer_pages_before_another_takes_its_pl
     assert!(reported(&agent, "1 jobs use sampled_frames now"), "{:?}", agent.context.log.pending());
     assert_eq!(agent.job(JOB).tracker.0, ages::Kind::SampledFrames);
 }
+
+#[test]
+fn huge_pages_in_use_are_split_for_jobs_that_offload_by_age_and_are_not_conservative() {
+    let may = |class: &str, policy: &str, settings: &str| {
+        let machine = machine_with_job();
+        let rule = format!("[[job]]\ncgroup = \"{JOB}\"\nclass = \"{class}\"\npolicy = \"{policy}\"\n");
+        let config = machine.config(&format!("{settings}\n{rule}"));
+        let mut agent = Agent::new(machine.roots.clone(), config, Options { ephemeral: true, ..Options::default() }).unwrap();
+        agent.scan(at(1_000));
+        let job = &agent.jobs[JOB].job;
+        (agent.context.may_split(job), agent.context.may_split_busy(job))
+    };
+    assert_eq!(may("standard", "auto", ""), (true, true));
+    assert_eq!(may("aggressive", "cold_age", ""), (true, true));
+    assert_eq!(may("conservative", "auto", ""), (true, false));
+    assert_eq!(may("standard", "pressure", ""), (false, false));
+    assert_eq!(may("standard", "auto", "split_busy = false"), (true, false));
+    assert_eq!(may("standard", "auto", "split_idle = false"), (false, true));
+    assert_eq!(may("observe", "auto", ""), (false, false));
+}
