@@ -159,6 +159,19 @@ pub struct DayEntries {
     matrix: Vec<u32>,
 }
 
+/// The numbers of an entry.
+#[derive(Clone, Copy, Debug)]
+pub struct Numbers<'a>(&'a [u32]);
+
+impl Numbers<'_> {
+    /// Returns a number; 0 if the file's version lacks it.
+    #[must_use]
+    #[inline]
+    pub fn get(&self, number: Number) -> u32 {
+        self.0.get(number as usize).copied().unwrap_or(0)
+    }
+}
+
 impl DayEntries {
     /// Returns the number of entries.
     #[must_use]
@@ -178,6 +191,14 @@ impl DayEntries {
     #[inline]
     pub fn sums(&self, entry: usize) -> &[u32] {
         &self.matrix[entry * self.stride..][..2 * self.buckets]
+    }
+
+    /// Returns the suffix sums of each entry, as [`Self::sums`], and its other numbers.
+    pub fn rows(&self) -> impl Iterator<Item = (&[u32], Numbers<'_>)> {
+        self.matrix.chunks_exact(self.stride.max(1)).map(|row| {
+            let (sums, rest) = row.split_at(2 * self.buckets);
+            (sums, Numbers(&rest[..self.known]))
+        })
     }
 
     /// Returns a number of an entry; 0 if the file's version lacks it.

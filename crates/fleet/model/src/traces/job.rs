@@ -122,31 +122,33 @@ impl Job {
 
     /// Appends the entries of a compacted day. An error has the index of the entry.
     pub(super) fn push_day(&mut self, tracker: &str, day_unix_ms: UnixMillis, day: &DayEntries) -> Result<(), (usize, RowError)> {
-        let entries = 0..day.len();
-        for entry in entries.clone() {
-            self.add_sampled(RatioPpm(day.number(entry, Number::SampledCompressedPpm)));
-            self.add_zswap(u64::from(day.number(entry, Number::ZswapStored)), u64::from(day.number(entry, Number::ZswapPool)));
-        }
-        let begin = self.series.start_unix_ms;
-        let rows = entries.clone().map(|entry| {
-            let number = |number| day.number(entry, number);
-            let age_ms = match number(Number::JobAgeMs) {
-                // The field saturates at 49 days. Longer than any warm-up, the exact age makes no difference:
-                // continue with the time.
-                u32::MAX => Millis(u64::from(u32::MAX)) + (day_unix_ms + Millis(u64::from(number(Number::StartMs)))).since(begin),
-                age_ms => Millis(u64::from(age_ms)),
-            };
-            NewRow {
-                age_ms,
-                window_ms: Millis(u64::from(number(Number::WindowMs))),
-                resolved_to: resolved_to(tracker, u64::from(number(Number::ResolvedToScans))),
-                sampled: number(Number::SampledPages),
-            }
-        });
-        if let Some(entry) = entries.clone().find(|&entry| self.series.rises(day.sums(entry))) {
+        if let Some(entry) = day.rows().position(|(sums, _)| self.series.rises(sums)) {
             return Err((entry, RowError::Rising));
         }
-        self.series.append(tracker, rows, |sums| entries.for_each(|entry| sums.extend_from_slice(day.sums(entry))))
+        let begin = self.series.start_unix_ms;
+        let (mut sampled, mut zswap) = ((0, 0), (0, 0));
+        let rows = day.rows().map(|(_, numbers)| {
+            let age_ms = match numbers.get(Number::JobAgeMs) {
+                // The field saturates at 49 days. Longer than any warm-up, the exact age makes no difference:
+                // continue with the time.
+                u32::MAX => Millis(u64::from(u32::MAX)) + (day_unix_ms + Millis(u64::from(numbers.get(Number::StartMs)))).since(begin),
+                age_ms => Millis(u64::from(age_ms)),
+            };
+            // No day has so many entries that sums of 32 bits overflow 64.
+            let compressed = u64::from(numbers.get(Number::SampledCompressedPpm));
+            sampled = (sampled.0 + compressed, sampled.1 + u64::from(compressed > 0));
+            zswap = (zswap.0 + u64::from(numbers.get(Number::ZswapStored)), zswap.1 + u64::from(numbers.get(Number::ZswapPool)));
+            NewRow {
+                age_ms,
+                window_ms: Millis(u64::from(numbers.get(Number::WindowMs))),
+                resolved_to: resolved_to(tracker, u64::from(numbers.get(Number::ResolvedToScans))),
+                sampled: numbers.get(Number::SampledPages),
+            }
+        });
+        self.series.append(tracker, rows, |all| day.rows().for_each(|(sums, _)| all.extend_from_slice(sums)))?;
+        self.sampled = (self.sampled.0.saturating_add(sampled.0), self.sampled.1 + sampled.1);
+        self.add_zswap(zswap.0, zswap.1);
+        Ok(())
     }
 
     fn push_row(&mut self, tracker: &str, figures: &Figures, promotions: &[u64], cold: &[u64]) -> Result<(), RowError> {
