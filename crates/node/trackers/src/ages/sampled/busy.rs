@@ -2,9 +2,9 @@
 //!
 //! # Problem
 //! A huge page has one accessed bit. In a cache whose objects are spread over huge pages, some object of each is accessed all the
-//! time, so that none is ever idle and nothing goes out, whatever part of the memory is cold: memcached with 200 requests a second
-//! kept 25 huge pages in use, of whose 12,800 pages fewer than 400 were accessed in a scan of 2 s. The sample cannot see that: its
-//! points in a huge page all have the age of the whole.
+//! time, so that none is ever idle and nothing goes out, whatever part of the memory is cold: 200 requests a second kept all 25 huge
+//! pages of a memcached in use, which are 12,800 pages, by 400 requests in a scan. The sample cannot see that: its points in a huge
+//! page all have the age of the whole.
 //!
 //! # Rule
 //! Of each process a few huge pages in use are split, as a test. Once their parts have been watched for longer than the job's
