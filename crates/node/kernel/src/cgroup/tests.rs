@@ -59,6 +59,18 @@ fn parsers_reject_truncated_files() {
 }
 
 #[test]
+fn what_no_process_maps_is_listed_and_not_counted_as_mapped() {
+    let unmapped = |text: &str| parse_stat(text).unwrap().unmapped();
+    let listed = "inactive_anon 40960\nactive_anon 8192\n";
+    assert_eq!(unmapped(&format!("{listed}anon 20480\nshmem 4096\nswapcached 28672\n")), Bytes(24576));
+    // Pages that were promoted are in the swap cache as well, and mapped.
+    assert_eq!(unmapped(&format!("{listed}anon 45056\nshmem 4096\nswapcached 28672\n")), Bytes::ZERO);
+    // Locked memory is mapped, and on another list.
+    assert_eq!(unmapped(&format!("{listed}anon 61440\nshmem 4096\nunevictable 20480\n")), Bytes::ZERO);
+    assert!(unmapped(STAT) <= parse_stat(STAT).unwrap().swapcached.unwrap(), "nothing else of a job is unmapped");
+}
+
+#[test]
 fn every_number_is_below_max() {
     assert!(Limit::Bytes(Bytes(u64::MAX)) < Limit::Max && Limit::Bytes(Bytes(1)) < Limit::Bytes(Bytes(2)));
     assert_eq!((Limit::Max.to_string(), Limit::Bytes(Bytes(7)).to_string()), ("max".into(), "7".into()));
