@@ -151,18 +151,18 @@ impl Context {
     /// Whether a tracker may split idle huge pages of a job.
     #[must_use]
     pub fn may_split(&self, job: &Job) -> bool {
-        self.config.agent.split_idle && self.offloads_by_age(job)
+        let by_age = matches!(job.treatment.policy, Policy::ColdAge | Policy::Auto);
+        by_age && self.config.agent.split_idle && self.may_act(job)
     }
 
     /// Whether a tracker may split huge pages of a job that are in use while most of what they hold is idle. Not of class
-    /// `conservative`: what the misses of the TLB cost shows in no counter that the agent reads.
+    /// `conservative`: what the misses of the TLB cost shows in no counter that the agent reads. And not under policy `cold_age`, whose
+    /// objective permits few promotions: parts whose ages begin again with the split return more often than that, and what is known
+    /// of the job's thresholds is lost (scenario `smoke`).
     #[must_use]
     pub fn may_split_busy(&self, job: &Job) -> bool {
-        self.config.agent.split_busy && job.treatment.class != Class::Conservative && self.offloads_by_age(job)
-    }
-
-    fn offloads_by_age(&self, job: &Job) -> bool {
-        matches!(job.treatment.policy, Policy::ColdAge | Policy::Auto) && self.may_act(job)
+        let bears_it = job.treatment.policy == Policy::Auto && job.treatment.class != Class::Conservative;
+        self.config.agent.split_busy && bears_it && self.may_act(job)
     }
 
     /// Adopts the byte rate and the CPU budget of a configuration that was read again.

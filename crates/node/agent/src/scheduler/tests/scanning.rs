@@ -225,7 +225,7 @@ fn a_tracker_that_costs_too_much_samples_fewer_pages_before_another_takes_its_pl
 }
 
 #[test]
-fn huge_pages_in_use_are_split_for_jobs_that_offload_by_age_and_are_not_conservative() {
+fn huge_pages_in_use_are_split_for_jobs_under_auto_that_are_not_conservative() {
     let may = |class: &str, policy: &str, settings: &str| {
         let machine = machine_with_job();
         let rule = format!("[[job]]\ncgroup = \"{JOB}\"\nclass = \"{class}\"\npolicy = \"{policy}\"\n");
@@ -236,7 +236,8 @@ fn huge_pages_in_use_are_split_for_jobs_that_offload_by_age_and_are_not_conserva
         (agent.context.may_split(job), agent.context.may_split_busy(job))
     };
     assert_eq!(may("standard", "auto", ""), (true, true));
-    assert_eq!(may("aggressive", "cold_age", ""), (true, true));
+    assert_eq!(may("aggressive", "auto", ""), (true, true));
+    assert_eq!(may("standard", "cold_age", ""), (true, false));
     assert_eq!(may("conservative", "auto", ""), (true, false));
     assert_eq!(may("standard", "pressure", ""), (false, false));
     assert_eq!(may("standard", "auto", "split_busy = false"), (true, false));
