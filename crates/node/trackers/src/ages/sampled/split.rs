@@ -4,8 +4,8 @@
 //! A huge page has one accessed bit. Read as it is, one access to an old huge page is an access to each of its 512 pages, and the
 //! promotion rate of a job that reads a cold object now and then comes out up to 512 times too high: no threshold keeps the
 //! objective, and nothing is offloaded. In far memory the same access is one fault, because the kernel swaps in single pages. Only
-//! the sampled huge pages are split (as in Thermostat section 3.2), and only once they are idle. A huge page that is in use stays, unless a test has shown that most of it
-//! is idle.
+//! the sampled huge pages are split (as in Thermostat section 3.2), and only once they are idle. A huge page that is in use stays,
+//! unless a test has shown that most of what the process has in huge pages is idle.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
