@@ -32,10 +32,48 @@ pub fn bin(promotions: u64, working_set: u64, window: Millis) -> usize {
     let page_ms = working_set.saturating_mul(window.0).max(1);
     #[expect(clippy::cast_precision_loss, reason = "exact below 2^53, and rounded alike everywhere above")]
     let rate = promotions.saturating_mul(60_000) as f64 / page_ms as f64;
-    // A rate on an edge belongs to the bin below the edge: hence the subtraction of one. Rates below the lowest edge
-    // give a negative index.
-    let index = ((rate.to_bits().cast_signed() - 1) >> SHIFT) - OFFSET.cast_signed() + 1;
-    usize::try_from(index.max(0)).map_or(BINS - 1, |index| index.min(BINS - 1))
+    bin_of(rate)
+}
+
+/// A working set during a window, of which promotions are a share per minute: [`bin`] for numbers of 32 bits. Their products fit in
+/// signed numbers, which one instruction makes an `f64` of.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Scale {
+    page_ms: f64,
+}
+
+impl Scale {
+    /// Returns the scale of so many pages for so long, up to [`crate::series::WINDOW_MS_MAX`].
+    #[inline]
+    pub(crate) fn new(working_set: u32, window_ms: u32) -> Self {
+        Self { page_ms: real((u64::from(working_set) * u64::from(window_ms)).max(1)) }
+    }
+
+    /// Returns the bin of so many promotions.
+    #[inline]
+    pub(crate) fn bin(self, promotions: u32) -> usize {
+        bin_of(real(u64::from(promotions) * 60_000) / self.page_ms)
+    }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "exact below 2^53, and rounded alike everywhere above")]
+#[inline]
+fn real(product: u64) -> f64 {
+    product.cast_signed() as f64
+}
+
+/// Returns the bin of a rate per minute.
+#[inline]
+fn bin_of(rate: f64) -> usize {
+    // A rate in the highest bin: above one, and at the upper edge of a bin of that width.
+    const HIGHEST: f64 = 1.0 + 1.0 / (1 << MANTISSA_BITS) as f64;
+    // Minimum and maximum of floating-point numbers take no branch, which the processor would predict poorly.
+    let rate = if rate > LOWEST { rate } else { LOWEST };
+    let rate = if rate < HIGHEST { rate } else { HIGHEST };
+    // A rate on an edge belongs to the bin below the edge: hence the subtraction of one.
+    #[expect(clippy::cast_possible_truncation, reason = "one of the bins")]
+    let bin = (((rate.to_bits() - 1) >> SHIFT) + 1 - OFFSET) as usize;
+    bin
 }
 
 /// Returns the highest rate of a bin, per minute; infinite for the last bin.
@@ -62,6 +100,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::series::WINDOW_MS_MAX;
 
     #[test]
     fn a_rate_on_an_edge_belongs_to_the_bin_below() {
@@ -94,6 +133,13 @@ mod tests {
     }
 
     proptest! {
+        #[test]
+        fn a_scale_has_the_same_bins(promotions in any::<u32>(), shift in 0u32..32, pages in any::<u32>(), window_ms in 0..WINDOW_MS_MAX) {
+            let (promotions, pages) = (promotions >> shift, pages >> (31 - shift));
+            let expected = bin(promotions.into(), pages.into(), Millis(window_ms.into()));
+            prop_assert_eq!(Scale::new(pages, window_ms).bin(promotions), expected);
+        }
+
         #[test]
         fn a_rate_lies_between_its_bins_edges(promotions in 1u64..1 << 36, pages in 1u64..1 << 34, window_ms in 1u64..1 << 18) {
             let index = bin(promotions, pages, Millis(window_ms));

@@ -16,7 +16,9 @@
 //! 4. With the bound, K is taken of the bests and one more above them, which is a larger number to multiply K by. While the
 //!    history is young, each span's threshold is checked against the margin; only where its highest percentile needs more,
 //!    the span is divided ([`policy::cold_age::early`]).
-//! 5. S only decides from which entry on a job counts: an entry is added once, to the last warm-up that has passed.
+//! 5. A best below all buckets of a decision that serve a percentile raises the shares below them a little: a decision says how
+//!    many such bests leave it as it is, and these are only counted.
+//! 6. S only decides from which entry on a job counts: an entry is added once, to the last warm-up that has passed.
 //!
 //! # Time
 //! As in the agent, the threshold decided at the end of an entry is in effect during the next one. The first entry of a
@@ -29,6 +31,7 @@
 
 use std::ops::Range;
 
+use multiversion::multiversion;
 use policy::cold_age::early::Observation;
 use policy::cold_age::{self, Early, Fading, observations_needed};
 use policy::thresholds::{THRESHOLDS_MAX, Thresholds};
@@ -37,7 +40,7 @@ use units::{Millis, Pages, RatioPpm};
 use crate::grid::{Grid, Setup};
 use crate::sampling::Sampled;
 use crate::series::{Row, Series};
-use crate::tally::{Outcome, Running, Tally};
+use crate::tally::{Running, Tally};
 
 /// A range of percentiles, as indices of the grid, with the same threshold.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -78,17 +81,21 @@ pub struct Controller {
     top: usize,
     above_top: u64,
     fading: Fading,
+    /// The lowest bucket that serves a percentile, and how many further bests below it certainly change no span.
+    lowest: usize,
+    quiet: u64,
     spans: Vec<Span>,
+    /// Whether the spans may have changed since they were last used.
+    changed: bool,
     /// Memory for the spans of a young history before they are divided.
     young_spans: Vec<Span>,
 }
 
 /// Returns the number of thresholds with more promotions than `allowed`. The sums decrease, so these are the first
 /// ones. Counted without a branch, several at a time: the branches of a search would be predicted poorly.
-#[inline]
-fn too_many(row: &Row<'_>, allowed: u64) -> usize {
-    let allowed = u32::try_from(allowed).unwrap_or(u32::MAX);
-    row.promotions[1..].iter().map(|&promotions| u32::from(promotions > allowed)).sum::<u32>() as usize
+#[multiversion(targets("x86_64+avx2"))]
+fn too_many(promotions: &[u32], allowed: u32) -> usize {
+    promotions[1..].iter().map(|&promotions| u32::from(promotions > allowed)).sum::<u32>() as usize
 }
 
 impl Controller {
@@ -116,7 +123,10 @@ impl Controller {
             top: 0,
             above_top: 0,
             fading: Fading::default(),
+            lowest: 0,
+            quiet: 0,
             spans: Vec::with_capacity(THRESHOLDS_MAX + 1),
+            changed: true,
             young_spans: Vec::new(),
         })
     }
@@ -129,6 +139,13 @@ impl Controller {
         self.early = self.bound.then(|| Early::new(self.partial));
         (self.top, self.above_top) = (0, 0);
         self.fading = Fading::default();
+        self.forget();
+    }
+
+    /// Ends all spans.
+    fn forget(&mut self) {
+        self.quiet = 0;
+        self.changed = true;
         self.spans.clear();
     }
 
@@ -147,30 +164,47 @@ impl Controller {
     /// Adds one entry. `too_many` is the number of thresholds that exceeded the objective in it, which is `allowed`.
     #[inline]
     fn step(&mut self, row: &Row<'_>, too_many: usize, allowed: u64) {
-        self.spans.clear();
         if row.window_ms == Millis::ZERO {
-            return;
+            return self.forget();
         }
         let best = too_many.max(self.first);
-        let before = self.fading;
-        let whole = self.fading.fade(&mut self.bests, self.half_life_ms, row.age_ms);
-        if self.fading != before {
-            self.recount();
-        }
-        let Some(counter) = self.bests.get_mut(best) else { return };
+        let whole = if self.half_life_ms == Millis::ZERO { 1 } else { self.fade(row.age_ms) };
+        let Some(counter) = self.bests.get_mut(best) else { return self.forget() };
         let more = counter.saturating_add(whole);
         let added = u64::from(more - *counter);
         *counter = more;
         self.total += added;
         self.ranked = self.total + if self.bound { u64::from(whole) } else { 0 };
-        self.above_top += if best > self.top { added } else { 0 };
         self.occupied |= 1 << best;
+        if best < self.lowest && (1..=self.quiet).contains(&added) {
+            self.quiet -= added;
+            return;
+        }
+        self.search(best, added);
+        if self.early.is_some() {
+            self.quiet = 0;
+            self.leave_margins(row, allowed);
+        }
+    }
+
+    /// Applies the decay, and returns the weight of a new best.
+    fn fade(&mut self, job_age_ms: Millis) -> u32 {
+        let before = self.fading;
+        let whole = self.fading.fade(&mut self.bests, self.half_life_ms, job_age_ms);
+        if self.fading != before {
+            self.recount();
+        }
+        whole
+    }
+
+    /// Computes the spans after a best was counted.
+    fn search(&mut self, best: usize, added: u64) {
+        self.spans.clear();
+        self.changed = true;
+        self.above_top += if best > self.top { added } else { 0 };
         self.find_top();
         // Without the rule for spikes, the lowest bucket takes the remaining percentiles.
         self.decide(if self.spikes { best } else { self.occupied.trailing_zeros() as usize });
-        if self.early.is_some() {
-            self.leave_margins(row, allowed);
-        }
     }
 
     /// Adds the entry to a young history, and raises the thresholds that need a margin.
@@ -223,6 +257,7 @@ impl Controller {
     fn recount(&mut self) {
         self.total = self.bests.iter().map(|&n| u64::from(n)).sum();
         (self.top, self.above_top) = (0, self.total - u64::from(self.bests[0]));
+        self.quiet = 0;
         self.occupied = self.bests.iter().enumerate().fold(0, |bits, (bucket, &n)| bits | u128::from(n > 0) << bucket);
     }
 
@@ -256,6 +291,7 @@ impl Controller {
         #[expect(clippy::cast_possible_truncation, reason = "of 65 buckets, 64 are above another")]
         let above = (self.occupied >> lowest >> 1) as u64;
         let mut above = self.top.checked_sub(lowest + 1).map_or(0, |last| above & (u64::MAX >> (63 - last)));
+        let mut quiet = u64::MAX;
         while above != 0 && end > 0 {
             let highest = 63 - above.leading_zeros() as usize;
             above ^= 1 << highest;
@@ -264,10 +300,25 @@ impl Controller {
             // The rank of a percentile is ceil(total * K); a lower bucket serves it if the rank is at most `below`. For
             // integers that is total * K <= below. At least one best is below: `lowest` is occupied.
             let start = self.at_or_below(bucket, below).min(end);
+            if start < end {
+                quiet = quiet.min(self.unchanged(start, below));
+                self.lowest = bucket;
+            }
             self.push(start..end, bucket);
             (end, up_to) = (start, below);
         }
         self.push(0..end, lowest);
+        // What the lowest bucket serves depends on which one it is.
+        self.quiet = if end == 0 { quiet } else { 0 };
+    }
+
+    /// Returns how many further bests below a bucket leave the percentile with this index above their share, which it is now. With
+    /// m of them: K * (ranked + m) > 1 * (below + m).
+    #[inline]
+    fn unchanged(&self, percentile: usize, below: u64) -> u64 {
+        let k = self.percentiles[percentile];
+        let excess = (k * self.ranked).saturating_sub(below * 1_000_000);
+        excess.saturating_sub(1).checked_div(1_000_000u64.saturating_sub(k)).unwrap_or(u64::MAX)
     }
 
     /// Returns the number of percentiles at or below the share of `bests` in all bests, which are those below a bucket.
@@ -323,6 +374,7 @@ impl Replay {
     /// the number of warm-ups that have passed.
     pub fn job_observed(&mut self, series: &Series, tally: &mut Tally, observe: &mut impl FnMut(&Row<'_>, &[Span], usize)) {
         self.controller.reset();
+        self.running.reset();
         if series.is_empty() || series.buckets() != self.controller.len + 1 {
             return;
         }
@@ -330,35 +382,37 @@ impl Replay {
         let (mut sampled, mut sampled_ms) = (Sampled::default(), 0u128);
         // The number of warm-ups that had passed at the last decision.
         let mut warm = 0;
-        let (mut first_age_ms, mut last_age_ms) = (None, Millis::ZERO);
         for row in series.rows() {
-            let working_set = u64::from(row.cold[0] - row.cold[self.working_buckets]);
-            let allowed = self.controller.allowed(working_set, &row);
-            let too_many = too_many(&row, allowed);
+            let working_set = row.cold[0] - row.cold[self.working_buckets];
+            let allowed = self.controller.allowed(working_set.into(), &row);
+            let too_many = too_many(row.promotions, u32::try_from(allowed).unwrap_or(u32::MAX));
             let window = u128::from(row.window_ms.0);
             used_page_ms += u128::from(row.cold[0]) * window;
             cold_page_ms += u128::from(row.cold[1]) * window;
             cold_accesses += u128::from(row.promotions[1]);
-            sampled.entry(row.cold[0], row.origin.sampled, window);
-            sampled_ms += if row.origin.sampled > 0 { window } else { 0 };
+            if row.origin.sampled > 0 {
+                sampled.entry(row.cold[0], row.origin.sampled, window);
+                sampled_ms += window;
+            }
             if warm > 0 && row.window_ms > Millis::ZERO {
-                let spans = self.controller.spans.iter().map(|Span { percentiles, threshold }| {
-                    let (cold, promotions) = (row.cold[threshold + 1].into(), row.promotions[threshold + 1].into());
-                    (percentiles.clone(), Outcome { cold, promotions, unresolved: !row.origin.resolves(*threshold) })
-                });
-                tally.add(&mut self.running, spans, warm, &series.compressibility, (row.window_ms, working_set));
+                if self.controller.changed || self.running.warm() != warm {
+                    self.controller.changed = false;
+                    let spans = self.controller.spans.iter().map(|span| (span.percentiles.clone(), span.threshold));
+                    tally.open(&mut self.running, spans, warm);
+                }
+                tally.add(&mut self.running, &row, &series.compressibility, working_set);
             }
             self.controller.step(&row, too_many, allowed);
             while self.warmups.get(warm).is_some_and(|&warmup| row.age_ms >= warmup) {
                 warm += 1;
             }
-            first_age_ms.get_or_insert(row.age_ms.saturating_sub(row.window_ms));
-            last_age_ms = row.age_ms;
             observe(&row, &self.controller.spans, warm);
         }
         tally.settle(&mut self.running);
         sampled.finish_job(sampled_ms);
-        let lasted = last_age_ms.saturating_sub(first_age_ms.unwrap_or(last_age_ms));
+        let started = series.rows().next().map(|first| first.age_ms.saturating_sub(first.window_ms));
+        let ended = series.entries().last().map(|last| last.age_ms);
+        let lasted = ended.zip(started).map_or(Millis::ZERO, |(ended, started)| ended.saturating_sub(started));
         tally.base.merge(&crate::tally::Base {
             jobs: 1,
             jobs_assumed: u64::from(series.assumed),

@@ -2,6 +2,7 @@
 
 use std::num::NonZero;
 
+use multiversion::multiversion;
 use policy::histogram::Histogram;
 use policy::thresholds::Thresholds;
 use units::{Age, Millis, RatioPpm, UnixMillis};
@@ -50,7 +51,7 @@ pub enum RowError {
 /// The entries of one job in order of time.
 ///
 /// Histograms are stored row by row as suffix sums of 32 bits each, cold ages before promotions, because all queries
-/// are about suffix sums. An entry of 32 thresholds takes 276 bytes; reading them limits the speed of the whole model.
+/// are about suffix sums. An entry of 32 thresholds takes 288 bytes; reading them limits the speed of the whole model.
 #[derive(Clone, Debug)]
 pub struct Series {
     /// Buckets of a histogram: one more than thresholds.
@@ -62,12 +63,20 @@ pub struct Series {
     pub compressibility: Compressibility,
     /// Whether the compressibility is assumed, because no page of the job was ever compressed.
     pub assumed: bool,
-    ages_ms: Vec<u64>,
-    windows_ms: Vec<u32>,
+    entries: Vec<Entry>,
     sums: Vec<u32>,
-    origins: Vec<Origin>,
     /// The trackers that [`Origin::tracker`] counts; none for a generated job.
     trackers: Vec<String>,
+}
+
+/// An entry without its histograms.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// Age of the job at the end of the entry.
+    pub age_ms: Millis,
+    window_ms: u32,
+    /// How its ages were obtained.
+    pub origin: Origin,
 }
 
 /// One row, borrowed. In both histograms the first number counts all pages, and number i + 1 those at or above
@@ -120,38 +129,34 @@ impl Series {
             start_unix_ms: UnixMillis::EPOCH,
             compressibility,
             assumed: false,
-            ages_ms: Vec::new(),
-            windows_ms: Vec::new(),
+            entries: Vec::new(),
             sums: Vec::new(),
-            origins: Vec::new(),
             trackers: Vec::new(),
         }
     }
 
     /// Removes the entries and keeps the allocated memory for the next job.
     pub fn clear(&mut self) {
-        self.ages_ms.clear();
-        self.windows_ms.clear();
+        self.entries.clear();
         self.sums.clear();
-        self.origins.clear();
         self.trackers.clear();
     }
 
     /// Sets how the ages of the last entry were obtained; without this call they are exact. `resolved_to` is 0 if unknown,
     /// `sampled` is 0 if all pages were counted.
     pub fn set_origin(&mut self, tracker: &str, resolved_to: Age, sampled: u32) {
-        if self.origins.is_empty() {
+        if self.entries.is_empty() {
             return;
         }
         let index = self.tracker_index(tracker);
         let origin = Origin::new(&self.thresholds, index, resolved_to, sampled);
-        self.origins.last_mut().into_iter().for_each(|last| *last = origin);
+        self.entries.last_mut().into_iter().for_each(|last| last.origin = origin);
     }
 
-    /// Returns how the ages of each entry were obtained.
+    /// Returns the entries without their histograms.
     #[must_use]
-    pub fn origins(&self) -> &[Origin] {
-        &self.origins
+    pub fn entries(&self) -> &[Entry] {
+        &self.entries
     }
 
     /// Returns the trackers that [`Origin::tracker`] counts; none for a generated job.
@@ -192,13 +197,26 @@ impl Series {
             let sum = |counts: &[T]| counts.iter().fold(0, |sum: u64, &count| sum.saturating_add(count.into()));
             return Err(RowError::Count(sum(promotions).max(sum(cold))));
         }
-        self.push_times(age_ms, window_ms);
+        self.push_times(age_ms, window_ms, Origin::exact(&self.thresholds));
         Ok(())
     }
 
-    /// Returns whether suffix sums, cold ages before promotions, increase in one of the histograms.
-    pub(crate) fn rises(&self, sums: &[u32]) -> bool {
-        sums.split_at_checked(self.buckets).is_some_and(|(cold, promotions)| rises(cold) || rises(promotions))
+    /// Appends suffix sums of entries, row by row and cold ages before promotions, whose numbers [`Self::append`] appends next.
+    /// `append_sums` appends them.
+    ///
+    /// # Errors
+    /// That of `append_sums`; [`RowError::Rising`] and the index of the row. The series is then unchanged.
+    pub(crate) fn append_unpacked<E>(
+        &mut self,
+        append_sums: impl FnOnce(&mut Vec<u32>) -> Result<(), E>,
+    ) -> Result<Result<(), (usize, RowError)>, E> {
+        let begin = self.sums.len();
+        append_sums(&mut self.sums)?;
+        let rising = first_rising(&self.sums[begin..], self.buckets);
+        if rising.is_some() {
+            self.sums.truncate(begin);
+        }
+        Ok(rising.map_or(Ok(()), |row| Err((row, RowError::Rising))))
     }
 
     /// Appends entries whose ages were obtained by one tracker. `append_sums` appends the suffix sums of all of them, cold ages
@@ -214,23 +232,24 @@ impl Series {
     ) -> Result<(), (usize, RowError)> {
         let before = self.len();
         let tracker = self.tracker_index(tracker);
-        let mut last_age = self.ages_ms.last().copied();
-        let mut origin = self.origins.last().copied().filter(|last| last.tracker == tracker);
-        for (index, row) in rows.enumerate() {
-            if let Some(last) = last_age.filter(|&last| last >= row.age_ms.0) {
-                self.truncate(before);
-                return Err((index, RowError::Order { now: row.age_ms, last: Millis(last) }));
+        let (thresholds, last) = (self.thresholds, self.entries.last().copied());
+        let mut last_age = last.map(|last| last.age_ms);
+        let of = |row: &NewRow| Origin::new(&thresholds, tracker, row.resolved_to, row.sampled);
+        let mut origin = last.map(|last| last.origin).filter(|last| last.tracker == tracker);
+        // The first entry whose age is not above the one before it.
+        let mut disordered = None;
+        self.entries.extend(rows.enumerate().map(|(index, row)| {
+            if disordered.is_none() && last_age.is_some_and(|last| last >= row.age_ms) {
+                disordered = last_age.map(|last| (index, RowError::Order { now: row.age_ms, last }));
             }
-            last_age = Some(row.age_ms.0);
+            last_age = Some(row.age_ms);
             let same = origin.filter(|last| last.resolved_to == row.resolved_to);
-            let now = match same {
-                Some(last) => Origin { sampled: row.sampled, ..last },
-                None => Origin::new(&self.thresholds, tracker, row.resolved_to, row.sampled),
-            };
-            origin = Some(now);
-            self.ages_ms.push(row.age_ms.0);
-            self.windows_ms.push(clamped(row.window_ms));
-            self.origins.push(now);
+            let origin = *origin.insert(same.map_or_else(|| of(&row), |last| Origin { sampled: row.sampled, ..last }));
+            Entry { age_ms: row.age_ms, window_ms: clamped(row.window_ms), origin }
+        }));
+        if let Some(error) = disordered {
+            self.truncate(before);
+            return Err(error);
         }
         append_sums(&mut self.sums);
         if self.sums.len() == self.len() * 2 * self.buckets {
@@ -242,9 +261,7 @@ impl Series {
     }
 
     fn truncate(&mut self, entries: usize) {
-        self.ages_ms.truncate(entries);
-        self.windows_ms.truncate(entries);
-        self.origins.truncate(entries);
+        self.entries.truncate(entries);
         self.sums.truncate(entries * 2 * self.buckets);
     }
 
@@ -266,25 +283,20 @@ impl Series {
         self.check(age_ms, [row.promotions.len(), row.cold.len()])?;
         self.sums.extend_from_slice(row.cold);
         self.sums.extend_from_slice(row.promotions);
-        self.push_times(age_ms, row.window_ms);
-        if let Some(origin) = self.origins.last_mut() {
-            *origin = row.origin;
-        }
+        self.push_times(age_ms, row.window_ms, row.origin);
         Ok(())
     }
 
-    fn push_times(&mut self, age_ms: Millis, window_ms: Millis) {
-        self.ages_ms.push(age_ms.0);
-        self.origins.push(Origin::exact(&self.thresholds));
-        self.windows_ms.push(clamped(window_ms));
+    fn push_times(&mut self, age_ms: Millis, window_ms: Millis, origin: Origin) {
+        self.entries.push(Entry { age_ms, window_ms: clamped(window_ms), origin });
     }
 
     fn check(&self, age_ms: Millis, lengths: [usize; 2]) -> Result<(), RowError> {
         if let Some(found) = lengths.into_iter().find(|&found| found != self.buckets) {
             return Err(RowError::Buckets { found, expected: self.buckets });
         }
-        match self.ages_ms.last() {
-            Some(&last) if last >= age_ms.0 => Err(RowError::Order { now: age_ms, last: Millis(last) }),
+        match self.entries.last() {
+            Some(last) if last.age_ms >= age_ms => Err(RowError::Order { now: age_ms, last: last.age_ms }),
             _ => Ok(()),
         }
     }
@@ -324,13 +336,13 @@ impl Series {
     /// Returns the number of entries.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.ages_ms.len()
+        self.entries.len()
     }
 
     /// Returns whether there are no entries.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.ages_ms.is_empty()
+        self.entries.is_empty()
     }
 
     /// Returns the number of buckets of a histogram.
@@ -341,18 +353,16 @@ impl Series {
 
     /// Iterates over the entries in order of time.
     pub fn rows(&self) -> impl Iterator<Item = Row<'_>> {
-        let times = self.ages_ms.iter().zip(&self.windows_ms);
-        let times = times.zip(&self.origins);
-        times.zip(self.sums.chunks_exact(2 * self.buckets)).map(|(((&age_ms, &window_ms), &origin), sums)| {
+        self.entries.iter().zip(self.sums.chunks_exact(2 * self.buckets)).map(|(entry, sums)| {
             let (cold, promotions) = sums.split_at(self.buckets);
-            Row { age_ms: Millis(age_ms), window_ms: Millis(u64::from(window_ms)), promotions, cold, origin }
+            Row { age_ms: entry.age_ms, window_ms: Millis(entry.window_ms.into()), promotions, cold, origin: entry.origin }
         })
     }
 
     /// Returns the bytes that one pass over the entries reads.
     #[must_use]
     pub fn size(&self) -> usize {
-        self.len() * (size_of::<u64>() + size_of::<u32>() + 2 * self.buckets * size_of::<u32>())
+        self.len() * (size_of::<Entry>() + 2 * self.buckets * size_of::<u32>())
     }
 
     /// Returns the suffix sums of all rows, one row after the other.
@@ -362,14 +372,20 @@ impl Series {
     }
 }
 
-/// Returns whether any number is greater than the one before it.
-#[inline]
-fn rises(sums: &[u32]) -> bool {
+/// Returns the first row of two histograms each, one of which has a number that is greater than the one before it.
+#[multiversion(targets("x86_64+avx2"))]
+fn first_rising(rows: &[u32], buckets: usize) -> Option<usize> {
     // If no number has its highest bit set, a difference has it set exactly if it is negative. Testing the bit needs no
     // comparison, which old vector units only have for signed numbers.
-    let last = sums.last().copied().unwrap_or(0);
-    let bits = sums.iter().zip(&sums[1..]).fold(last, |bits, (&sum, &above)| bits | sum | sum.wrapping_sub(above));
-    bits > i32::MAX.cast_unsigned() && !sums.is_sorted_by(|sum, above| sum >= above)
+    let bits = |sums: &[u32]| {
+        let last = sums.last().copied().unwrap_or(0);
+        sums.iter().zip(&sums[1..]).fold(last, |bits, (&sum, &above)| bits | sum | sum.wrapping_sub(above))
+    };
+    let falls = |sums: &[u32]| sums.is_sorted_by(|sum, above| sum >= above);
+    rows.chunks_exact(2 * buckets).position(|row| {
+        let (cold, promotions) = row.split_at(buckets);
+        bits(cold) | bits(promotions) > i32::MAX.cast_unsigned() && !(falls(cold) && falls(promotions))
+    })
 }
 
 #[cfg(test)]
@@ -402,10 +418,11 @@ mod tests {
         let mut same = Series::new(&thresholds);
         let mut check = |age_ms, sums: &[u32], expected: Result<(), RowError>| {
             let row = NewRow { age_ms: Millis(age_ms), window_ms: Millis(1_000), resolved_to: Age::MAX, sampled: 0 };
-            let appended = match same.rises(sums) {
-                true => Err((0, RowError::Rising)),
-                false => same.append("", std::iter::once(row), |all| all.extend_from_slice(sums)),
-            };
+            let appended = same.append_unpacked::<()>(|all| {
+                all.extend_from_slice(sums);
+                Ok(())
+            });
+            let appended = appended.unwrap().and_then(|()| same.append("", std::iter::once(row), |_| {}));
             assert_eq!(appended, expected.map_err(|error| (0, error)));
         };
         check(1_000, &[15, 11, 6, 6, 5, 3], Ok(()));

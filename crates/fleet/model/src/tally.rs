@@ -10,21 +10,10 @@ use std::ops::Range;
 use serde::{Deserialize, Serialize};
 use units::{Millis, RatioPpm, UnixMillis};
 
-use crate::grid::{AXIS_MAX, Grid};
-use crate::rates;
+use crate::grid::Grid;
+use crate::rates::{self, Scale};
 use crate::sampling::Sampled;
-use crate::series::{Compressibility, WINDOW_MS_MAX};
-
-/// Outcome of an entry under one threshold.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Outcome {
-    /// Pages at or above the threshold.
-    pub cold: u64,
-    /// Accesses to such pages during the window.
-    pub promotions: u64,
-    /// Whether the tracker did not distinguish the threshold's age: the outcome was not measured.
-    pub unresolved: bool,
-}
+use crate::series::{Compressibility, Row, WINDOW_MS_MAX};
 
 /// Sums that do not depend on the parameters of the grid. Page-milliseconds are pages times the duration for which they
 /// existed.
@@ -96,37 +85,6 @@ impl Sums {
     }
 }
 
-/// Sums of a job since they were last added to the tally, for one number of warm-ups, by percentile. With 64 bits they
-/// are half as much to write per entry.
-///
-/// 64 bits suffice for [`WINDOW_MS_MAX`] milliseconds: pages and promotions of an entry are below 2^32, an entry takes
-/// at least one millisecond, and one bit is the sign of a difference.
-#[derive(Clone, Debug)]
-pub(crate) struct Running {
-    /// Differences as in [`Tally`], one more than percentiles, modulo 2^64.
-    sums: Vec<[u64; 4]>,
-    /// The percentiles at which sums changed, one bit each: of a large grid's, an entry changes few.
-    changed: [u64; (AXIS_MAX + 1).div_ceil(64)],
-    warm: usize,
-    window_ms: u64,
-}
-
-impl Running {
-    /// Creates empty sums.
-    pub(crate) fn new(grid: &Grid) -> Self {
-        let sums = vec![[0; 4]; grid.percentiles().len() + 1];
-        Self { sums, changed: [0; (AXIS_MAX + 1).div_ceil(64)], warm: 0, window_ms: 0 }
-    }
-
-    #[inline]
-    fn change(&mut self, percentile: usize, more: [u64; 4], less: [u64; 4]) {
-        self.changed[percentile / 64] |= 1 << (percentile % 64);
-        for (slot, (more, less)) in self.sums[percentile].iter_mut().zip(more.into_iter().zip(less)) {
-            *slot = slot.wrapping_add(more.wrapping_sub(less));
-        }
-    }
-}
-
 /// The sums of a group of jobs, for every pair of a grid.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "packed::PackedTally", into = "packed::PackedTally")]
@@ -148,75 +106,81 @@ impl Tally {
         Self { base: Base::default(), warmups: grid.warmups().len(), sums: vec![Sums::default(); pairs], counts: Counts::new(pairs) }
     }
 
-    /// Adds the outcomes of an entry, by ranges of percentiles, for the first `warm` warm-ups, at least one.
+    /// Sets the ranges of percentiles in effect from the next entry on, with the index of their threshold, for the first `warm`
+    /// warm-ups, at least one.
     ///
     /// The ranges descend from the highest percentiles, and each ends where the one before it began: the end of one and
     /// the start of the next are one change.
-    #[inline]
-    pub(crate) fn add(
-        &mut self,
-        running: &mut Running,
-        ranges: impl Iterator<Item = (Range<usize>, Outcome)>,
-        warm: usize,
-        compressibility: &Compressibility,
-        (window_ms, working_set): (Millis, u64),
-    ) {
-        let window = window_ms.0;
-        if running.warm != warm || running.window_ms + window > u64::from(WINDOW_MS_MAX) {
+    pub(crate) fn open(&mut self, running: &mut Running, ranges: impl Iterator<Item = (Range<usize>, usize)>, warm: usize) {
+        if running.warm != warm {
             self.settle(running);
             running.warm = warm;
         }
-        running.window_ms += window;
-        // Sums and bin of the range before.
-        let mut above = ([0; 4], None);
-        let mut begin = 0;
-        for (percentiles, outcome) in ranges {
-            let stored = compressibility.compressible.share_of(outcome.cold);
-            let pool = compressibility.compressed.share_of(stored);
-            let sums = [stored.wrapping_mul(window), pool.wrapping_mul(window), outcome.promotions, u64::from(outcome.unresolved)];
-            let bin = rates::bin(outcome.promotions, working_set, window_ms);
-            running.change(percentiles.end, above.0, sums);
-            if above.1 != Some(bin) {
-                if let Some(before) = above.1 {
-                    self.count(percentiles.end, warm, before, 1);
-                }
-                if percentiles.end * self.warmups < self.sums.len() {
-                    self.count(percentiles.end, warm, bin, u64::MAX);
-                }
-            }
-            above = (sums, Some(bin));
-            begin = percentiles.start;
+        running.close();
+        let pair = |percentile: usize| percentile * self.warmups + warm - 1;
+        running.open.extend(ranges.map(|(percentiles, threshold)| Open {
+            threshold,
+            // The difference above the highest percentile is not needed.
+            end: Some(pair(percentiles.end)).filter(|&pair| pair < self.sums.len()),
+            begin: pair(percentiles.start),
+            percentiles,
+            sums: [0; 4],
+        }));
+    }
+
+    /// Adds an entry with this working set, for the ranges in effect.
+    #[inline]
+    pub(crate) fn add(&mut self, running: &mut Running, row: &Row<'_>, compressibility: &Compressibility, working_set: u32) {
+        let window = row.window_ms.0;
+        if running.window_ms + window > u64::from(WINDOW_MS_MAX) {
+            self.settle(running);
         }
-        if let (sums, Some(bin)) = above {
-            running.change(begin, sums, [0; 4]);
-            self.count(begin, warm, bin, 1);
+        running.window_ms += window;
+        let Compressibility { compressible, compressed } = *compressibility;
+        let (compressible, compressed) = (compressible.min(RatioPpm::ONE), compressed.min(RatioPpm::ONE));
+        let scale = Scale::new(working_set, u32::try_from(window).unwrap_or(WINDOW_MS_MAX));
+        // Bin of the range before, and where the lowest range begins.
+        let (mut above, mut begin) = (None, 0);
+        for open in &mut running.open {
+            let (Some(&cold), Some(&promotions)) = (row.cold.get(open.threshold + 1), row.promotions.get(open.threshold + 1)) else {
+                break;
+            };
+            let stored = share(compressible, cold.into());
+            let pool = share(compressed, stored);
+            // Whether the tracker did not distinguish the threshold's age: the outcome was not measured.
+            let unresolved = !row.origin.resolves(open.threshold);
+            let more = [stored * window, pool * window, promotions.into(), unresolved.into()];
+            open.sums.iter_mut().zip(more).for_each(|(sum, more)| *sum = sum.wrapping_add(more));
+            let bin = scale.bin(promotions);
+            if let Some(end) = open.end.filter(|_| above != Some(bin)) {
+                if let Some(before) = above {
+                    self.counts.add(end, before, 1);
+                }
+                self.counts.add(end, bin, u64::MAX);
+            }
+            (above, begin) = (Some(bin), open.begin);
+        }
+        if let Some(bin) = above {
+            self.counts.add(begin, bin, 1);
         }
     }
 
-    /// Adds the sums of a job so far, and resets them.
+    /// Adds the sums of a job so far, and resets them. The ranges in effect remain.
     pub(crate) fn settle(&mut self, running: &mut Running) {
         running.window_ms = 0;
+        running.add_open();
         if running.warm == 0 {
             return;
         }
-        for (word, changed) in running.changed.iter_mut().enumerate() {
-            while *changed != 0 {
-                let percentile = word * 64 + changed.trailing_zeros() as usize;
-                *changed &= *changed - 1;
-                let [stored_page_ms, pool_page_ms, promotions, unresolved] =
-                    std::mem::take(&mut running.sums[percentile]).map(|change| i128::from(change.cast_signed()).cast_unsigned());
-                // The difference above the highest percentile is not needed.
-                if let Some(slot) = self.sums.get_mut(percentile * self.warmups + running.warm - 1) {
-                    slot.add(&Sums { stored_page_ms, pool_page_ms, promotions, unresolved });
-                }
+        let warm = running.warm;
+        running.take(|percentile, sums| {
+            let [stored_page_ms, pool_page_ms, promotions, unresolved] =
+                sums.map(|change| i128::from(change.cast_signed()).cast_unsigned());
+            // The difference above the highest percentile is not needed.
+            if let Some(slot) = self.sums.get_mut(percentile * self.warmups + warm - 1) {
+                slot.add(&Sums { stored_page_ms, pool_page_ms, promotions, unresolved });
             }
-        }
-    }
-
-    /// Adds to a bin, modulo 2^64.
-    #[inline]
-    fn count(&mut self, percentile: usize, warm: usize, bin: usize, more: u64) {
-        self.counts.add(percentile * self.warmups + warm - 1, bin, more);
+        });
     }
 
     /// Adds the sums of another part of the same work.
@@ -350,6 +314,12 @@ impl Total {
     }
 }
 
+/// Returns a share of pages, rounded down. 32 bits can count the pages, and the share is at most one.
+#[inline]
+fn share(of: RatioPpm, pages: u64) -> u64 {
+    pages * u64::from(of.0) / 1_000_000
+}
+
 /// Returns `part / whole`; 0 if `whole` is 0.
 #[expect(clippy::cast_precision_loss, reason = "shown and compared; no decision depends on its last digits")]
 #[must_use]
@@ -359,7 +329,10 @@ pub fn ratio(part: u128, whole: u128) -> f64 {
 
 mod counts;
 mod packed;
+mod running;
 
 use counts::{Counts, PairCounts};
+use running::Open;
 
 pub(crate) use packed::{COUNT_MAX, PAGE_MS_MAX};
+pub(crate) use running::Running;

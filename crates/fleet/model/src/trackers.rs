@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use units::Age;
 
-use crate::series::Series;
+use crate::series::{Entry, Series};
 use crate::tally::COUNT_MAX;
 
 /// Maximum number of names.
@@ -34,9 +34,9 @@ impl Trackers {
     /// Adds the entries of a job.
     pub fn job(&mut self, series: &Series) {
         let thresholds = series.buckets() - 1;
-        for (index, origins) in series.origins().chunk_by(|one, next| one.tracker == next.tracker).map(|run| (run[0].tracker, run)) {
-            let mut tracked = Tracked { entries: origins.len() as u64, resolved_to_scans: u8::MAX, ..Tracked::default() };
-            for origin in origins {
+        for run in series.entries().chunk_by(|one, next| one.origin.tracker == next.origin.tracker) {
+            let mut tracked = Tracked { entries: run.len() as u64, resolved_to_scans: u8::MAX, ..Tracked::default() };
+            for Entry { origin, .. } in run {
                 tracked.unknown += u64::from(origin.resolved_to == Age(0));
                 tracked.sampled += u64::from(origin.sampled > 0);
                 if !origin.resolves(thresholds - 1) {
@@ -44,7 +44,7 @@ impl Trackers {
                     tracked.resolved_to_scans = tracked.resolved_to_scans.min(origin.resolved_to.0);
                 }
             }
-            self.add(series.trackers().get(usize::from(index)).map_or("generated", String::as_str), tracked);
+            self.add(series.trackers().get(usize::from(run[0].origin.tracker)).map_or("generated", String::as_str), tracked);
         }
     }
 

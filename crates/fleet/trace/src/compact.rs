@@ -29,11 +29,13 @@ use crate::error::{Error, Result};
 use crate::pack::{self, LANES};
 
 mod columns;
+mod entries;
 mod join;
 mod read;
 mod write;
 
 pub use columns::{Compacted, compact};
+pub use entries::{DayEntries, DayNumbers, Numbers};
 pub use join::{FILES_MAX, Jobs, Joined, extend};
 pub use read::{CompactedTrace, Days};
 pub use write::Compactor;
@@ -149,69 +151,6 @@ pub struct JobDay {
     tiles: ByteArray,
 }
 
-/// The unpacked entries of a job's day. Reused for each day, it allocates no further memory.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct DayEntries {
-    buckets: usize,
-    stride: usize,
-    /// Numbers of an entry that the file's version has.
-    known: usize,
-    matrix: Vec<u32>,
-}
-
-/// The numbers of an entry.
-#[derive(Clone, Copy, Debug)]
-pub struct Numbers<'a>(&'a [u32]);
-
-impl Numbers<'_> {
-    /// Returns a number; 0 if the file's version lacks it.
-    #[must_use]
-    #[inline]
-    pub fn get(&self, number: Number) -> u32 {
-        self.0.get(number as usize).copied().unwrap_or(0)
-    }
-}
-
-impl DayEntries {
-    /// Returns the number of entries.
-    #[must_use]
-    pub fn len(&self) -> usize {
-        self.matrix.len().checked_div(self.stride).unwrap_or(0)
-    }
-
-    /// Returns whether there are no entries.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.matrix.is_empty()
-    }
-
-    /// Returns the suffix sums of an entry's cold-age histogram, by bucket, followed by those of its promotion
-    /// histogram. It is not checked that they decrease.
-    #[must_use]
-    #[inline]
-    pub fn sums(&self, entry: usize) -> &[u32] {
-        &self.matrix[entry * self.stride..][..2 * self.buckets]
-    }
-
-    /// Returns the suffix sums of each entry, as [`Self::sums`], and its other numbers.
-    pub fn rows(&self) -> impl Iterator<Item = (&[u32], Numbers<'_>)> {
-        self.matrix.chunks_exact(self.stride.max(1)).map(|row| {
-            let (sums, rest) = row.split_at(2 * self.buckets);
-            (sums, Numbers(&rest[..self.known]))
-        })
-    }
-
-    /// Returns a number of an entry; 0 if the file's version lacks it.
-    #[must_use]
-    #[inline]
-    pub fn number(&self, entry: usize, number: Number) -> u32 {
-        if number as usize >= self.known {
-            return 0;
-        }
-        self.matrix[entry * self.stride + 2 * self.buckets + number as usize]
-    }
-}
-
 impl JobDay {
     /// Packs entries of one job and day.
     fn pack(entries: &[Entry], day_unix_ms: UnixMillis, basis: &Basis) -> Option<Self> {
@@ -270,23 +209,28 @@ impl JobDay {
     /// [`Error::Damaged`] if the checksum differs, the bytes do not unpack to the row's number of entries, or the page
     /// counts of a file of version 1 overflow 32 bits.
     pub fn unpack(&self, path: &Path, basis: &Basis, unpacked: &mut DayEntries) -> Result<()> {
+        unpacked.clear(basis.buckets());
+        self.unpack_onto(path, basis, &mut unpacked.sums, &mut unpacked.numbers)
+    }
+
+    /// Appends the suffix sums of the entries to `sums`, those of an entry as [`DayEntries::sums`] returns them, and replaces the
+    /// contents of `numbers`. It is not checked that the sums decrease.
+    ///
+    /// # Errors
+    /// As [`Self::unpack`]; `sums` is then as before.
+    pub fn unpack_onto(&self, path: &Path, basis: &Basis, sums: &mut Vec<u32>, numbers: &mut DayNumbers) -> Result<()> {
         let damaged = |what: &str| self.damaged(path, what);
         self.check(path)?;
-        (unpacked.buckets, unpacked.stride) = (basis.buckets(), stride(basis.buckets(), self.version));
-        unpacked.known = known(self.version);
-        if self.entries > day_entries_max(unpacked.buckets, self.version) {
+        let (buckets, stride) = (basis.buckets(), stride(basis.buckets(), self.version));
+        if self.entries > day_entries_max(buckets, self.version) {
             return Err(damaged(NOT_AS_MANY));
         }
-        let done = pack::unpack(self.tiles.data(), unpacked.stride, self.entries, &mut unpacked.matrix);
+        let (begin, rest) = (sums.len(), numbers.prepare(2 * buckets, stride, known(self.version)));
+        let done = pack::unpack(self.tiles.data(), (stride, 2 * buckets), self.entries, sums, rest);
         done.ok_or_else(|| damaged(NOT_AS_MANY))?;
-        if self.version < SINCE_SUMS {
-            let buckets = unpacked.buckets;
-            for row in unpacked.matrix.chunks_exact_mut(unpacked.stride) {
-                let (cold, rest) = row.split_at_mut(buckets);
-                for counts in [cold, &mut rest[..buckets]] {
-                    sum_up(counts).ok_or_else(|| damaged(TOO_MANY_PAGES))?;
-                }
-            }
+        if self.version < SINCE_SUMS && !sums[begin..].chunks_exact_mut(buckets).all(|counts| sum_up(counts).is_some()) {
+            sums.truncate(begin);
+            return Err(damaged(TOO_MANY_PAGES));
         }
         Ok(())
     }

@@ -14,6 +14,7 @@
 //! ```
 
 use bitpacking::{BitPacker, BitPacker8x};
+use multiversion::multiversion;
 
 /// Columns of a tile. The number of columns of a matrix is a multiple of it.
 pub(crate) const LANES: usize = 8;
@@ -48,43 +49,82 @@ pub(crate) fn pack(matrix: &[u32], stride: usize, packed: &mut Vec<u8>) {
     }
 }
 
-/// Replaces the contents of `matrix` by `rows` unpacked rows of `stride` numbers. Returns `None` if `packed` is not the
-/// result of [`pack`] for a matrix of this size.
-pub(crate) fn unpack(packed: &[u8], stride: usize, rows: usize, matrix: &mut Vec<u32>) -> Option<()> {
+/// Unpacks `rows` rows of `stride` numbers, the first `columns` of which are appended to `front`, row by row. `rest` is replaced by
+/// rows of all columns of the tiles that are not entirely among those. Returns `None` if `packed` is not the result of
+/// [`pack`] for a matrix of this size; `front` is then as before.
+pub(crate) fn unpack(
+    packed: &[u8],
+    (stride, columns): (usize, usize),
+    rows: usize,
+    front: &mut Vec<u32>,
+    rest: &mut Vec<u32>,
+) -> Option<()> {
     let tiles = rows.div_ceil(ROWS);
     // A tile takes at least one byte: a larger claim is rejected before memory is allocated for it.
-    if stride == 0 || !stride.is_multiple_of(LANES) || tiles.checked_mul(stride / LANES)? > packed.len() {
+    if stride == 0 || !stride.is_multiple_of(LANES) || columns > stride || tiles.checked_mul(stride / LANES)? > packed.len() {
         return None;
     }
-    matrix.resize(tiles * ROWS * stride, 0);
-    let (first, mut rest) = packed.split_at_checked(stride * 4)?;
+    let (begin, whole) = (front.len(), columns / LANES * LANES);
+    front.resize(begin + rows * columns, 0);
+    rest.resize(rows * (stride - whole), 0);
+    let both =
+        [Columns { first: 0, width: columns, cells: &mut front[begin..] }, Columns { first: whole, width: stride - whole, cells: rest }];
+    let done = unpack_tiles(packed, stride, rows, both);
+    if done.is_none() {
+        front.truncate(begin);
+        return None;
+    }
+    let (shared, cells) = (columns - whole, rest.chunks_exact((stride - whole).max(1)));
+    for (row, rest) in front[begin..].chunks_exact_mut(columns.max(1)).zip(cells) {
+        row[whole..].iter_mut().zip(&rest[..shared]).for_each(|(cell, &number)| *cell = number);
+    }
+    Some(())
+}
+
+/// Columns of unpacked rows, from one on.
+struct Columns<'a> {
+    first: usize,
+    width: usize,
+    cells: &'a mut [u32],
+}
+
+/// Unpacks tiles into the first or the last columns.
+fn unpack_tiles(packed: &[u8], stride: usize, rows: usize, [mut front, mut rest]: [Columns<'_>; 2]) -> Option<()> {
+    let (first, mut packed) = packed.split_at_checked(stride * 4)?;
     let (first, _) = first.as_chunks::<4>();
     let packer = BitPacker8x::new();
     let mut tile = [0; TILE];
-    for at in 0..tiles {
+    for row in (0..rows).step_by(ROWS) {
         for group in (0..stride).step_by(LANES) {
-            let mut row: [u32; LANES] = match at.checked_sub(1) {
-                None => std::array::from_fn(|lane| u32::from_le_bytes(first[group + lane])),
-                Some(_) => *matrix[(at * ROWS - 1) * stride + group..].first_chunk()?,
-            };
-            let (&bits, after) = rest.split_first()?;
+            let (&bits, after) = packed.split_first()?;
             if bits > 32 {
                 return None;
             }
             let (bytes, after) = after.split_at_checked(TILE / 8 * usize::from(bits))?;
             packer.decompress(bytes, &mut tile, bits);
+            let Columns { first: begin, width, cells } = if group < rest.first { &mut front } else { &mut rest };
+            let column = group - *begin;
+            let before = match row.checked_sub(1) {
+                None => std::array::from_fn(|lane| u32::from_le_bytes(first[group + lane])),
+                Some(before) => *cells[before * *width + column..].first_chunk()?,
+            };
             let (differences, _) = tile.as_chunks::<LANES>();
-            for (place, difference) in (at * ROWS..).zip(differences) {
-                for lane in 0..LANES {
-                    row[lane] = row[lane].wrapping_add(unfold(difference[lane]));
-                }
-                *matrix[place * stride + group..].first_chunk_mut()? = row;
-            }
-            rest = after;
+            add_up(differences, before, &mut cells[row * *width..], (*width, column));
+            packed = after;
         }
     }
-    matrix.truncate(rows * stride);
-    rest.is_empty().then_some(())
+    packed.is_empty().then_some(())
+}
+
+/// Adds the differences of a tile to the row before it, in some columns of the rows `cells`.
+#[multiversion(targets("x86_64+avx2"))]
+fn add_up(differences: &[[u32; LANES]], mut row: [u32; LANES], cells: &mut [u32], (width, column): (usize, usize)) {
+    for (cells, difference) in cells.chunks_exact_mut(width).zip(differences) {
+        for (number, &difference) in row.iter_mut().zip(difference) {
+            *number = number.wrapping_add(unfold(difference));
+        }
+        cells[column..column + LANES].copy_from_slice(&row);
+    }
 }
 
 /// Moves the sign into the lowest bit, so that differences of small magnitude become small numbers.
@@ -98,16 +138,22 @@ fn unfold(folded: u32) -> u32 {
 
 #[cfg(test)]
 mod tests {
+    use std::ops::Range;
+
     use super::*;
 
     fn check(rows: usize, stride: usize, number: impl FnMut() -> u32) -> Vec<u8> {
         let matrix: Vec<u32> = std::iter::repeat_with(number).take(rows * stride).collect();
         let mut packed = Vec::new();
         pack(&matrix, stride, &mut packed);
-        let mut unpacked = vec![7; 3];
         if rows > 0 {
-            assert_eq!(unpack(&packed, stride, rows, &mut unpacked), Some(()), "{rows} {stride}");
-            assert!(unpacked == matrix, "{rows} {stride}");
+            for columns in [0, 3, LANES, stride - 1, stride] {
+                let (mut front, mut rest) = (vec![7; 3], vec![7; 3]);
+                assert_eq!(unpack(&packed, (stride, columns), rows, &mut front, &mut rest), Some(()), "{rows} {stride}");
+                let of = |columns: Range<usize>| matrix.chunks(stride).flat_map(|row| row[columns.clone()].to_vec()).collect::<Vec<_>>();
+                assert!(front[3..] == of(0..columns) && front[..3] == [7; 3], "{rows} {stride} {columns}");
+                assert!(rest == of(columns / LANES * LANES..stride), "{rows} {stride} {columns}");
+            }
         }
         packed
     }
@@ -138,18 +184,20 @@ mod tests {
     fn invalid_bytes_are_rejected() {
         let mut random = fastrand::Rng::with_seed(3);
         let packed = check(40, 16, || random.u32(..1 << 9));
-        let mut matrix = Vec::new();
-        for cut in 0..packed.len() {
-            assert_eq!(unpack(&packed[..cut], 16, 40, &mut matrix), None, "cut at {cut}");
+        let (mut front, mut rest) = (vec![7], Vec::new());
+        let mut rejected = |packed: &[u8], shape, rows| {
+            let unpacked = unpack(packed, shape, rows, &mut front, &mut rest);
+            assert!(unpacked.is_none() && front == [7], "{shape:?} {rows}");
+        };
+        (0..packed.len()).for_each(|cut| rejected(&packed[..cut], (16, 9), 40));
+        for (shape, rows) in [((16, 9), 70), ((16, 9), usize::MAX), ((15, 9), 40), ((16, 17), 40), ((0, 0), 40)] {
+            rejected(&packed, shape, rows);
         }
-        assert_eq!(unpack(&packed, 16, 70, &mut matrix), None);
-        assert_eq!(unpack(&packed, 16, usize::MAX, &mut matrix), None);
-        assert_eq!(unpack(&packed, 15, 40, &mut matrix), None);
         for at in 0..packed.len() {
             let mut changed = packed.clone();
             changed[at] ^= 0xff;
             // The result may be anything but a panic.
-            let _ = unpack(&changed, 16, 40, &mut matrix);
+            let _ = unpack(&changed, (16, 9), 40, &mut front, &mut rest);
         }
     }
 }

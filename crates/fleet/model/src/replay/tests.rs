@@ -58,6 +58,23 @@ fn cases() -> impl Strategy<Value = Case> {
     })
 }
 
+/// Generates long histories under high percentiles, whose best threshold is mostly one of the first.
+fn long_histories() -> impl Strategy<Value = Case> {
+    let best = prop_oneof![16 => 0usize..3, 2 => 3usize..6, 1 => 6usize..9];
+    let ks = proptest::collection::vec(prop_oneof![9 => 800_000u32..1_000_000, 1 => Just(1_000_000)], 1..9);
+    let half_life_ms = prop_oneof![2 => Just(0u64), 1 => 2_000_000u64..20_000_000];
+    (proptest::collection::vec(best, 300..700), ks, half_life_ms, any::<bool>()).prop_map(|(bests, ks, half_life_ms, spikes)| {
+        let thresholds = Thresholds::log_spaced(8).unwrap();
+        // One page is promoted at the ages up to the best threshold, which the objective does not permit.
+        let promotions = |best: usize| (0..9).map(|bucket| u32::from(bucket == best)).collect();
+        let entry = |best| (60_000, 0, promotions(best), vec![10; 9]);
+        let series = series_of(&thresholds, &bests.into_iter().map(entry).collect::<Vec<_>>());
+        let grid = Grid::new(ks.into_iter().map(RatioPpm).collect(), vec![Millis::ZERO]).unwrap();
+        let setup = Setup { half_life_ms: Millis(half_life_ms), spikes, ..Setup::new(RatioPpm(2_000)) };
+        Case { thresholds, grid, setup, series }
+    })
+}
+
 fn series_of(thresholds: &Thresholds, entries: &[Entry]) -> Series {
     let mut series = Series::new(thresholds);
     series.start_unix_ms = UnixMillis(1_000_000);
@@ -176,6 +193,19 @@ proptest! {
             }
             let (sums, on) = one_by_one(&case, &steps);
             prop_assert_eq!((total.percentile, total.warmup, total.sums, total.entries_on), (percentile, warmup, sums, on));
+        }
+    }
+
+    #[test]
+    fn bests_that_change_no_threshold_are_counted(case in long_histories()) {
+        let mut replay = Replay::new(&case.grid, &case.setup, &case.thresholds).unwrap();
+        let (mut tally, mut observed) = (Tally::new(&case.grid), Vec::new());
+        replay.job_observed(&case.series, &mut tally, &mut |_, spans, _| observed.push(spans.to_vec()));
+        for (k, &percentile) in case.grid.percentiles().iter().enumerate() {
+            for (step, spans) in agent(&case, percentile, Millis::ZERO).iter().zip(&observed) {
+                let threshold = spans.iter().find(|span| span.percentiles.contains(&k)).and_then(|span| case.thresholds.get(span.threshold));
+                prop_assert_eq!(threshold, step.threshold);
+            }
         }
     }
 

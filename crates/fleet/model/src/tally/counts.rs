@@ -39,18 +39,20 @@ impl Counts {
     /// Returns a block, which then exists.
     #[inline]
     fn block(&mut self, place: usize) -> &mut Block {
-        if self.places[place] == 0 {
-            self.create(place);
-        }
-        &mut self.blocks[self.places[place] as usize]
+        let index = match self.places[place] {
+            0 => self.create(place),
+            index => index,
+        };
+        &mut self.blocks[index as usize]
     }
 
     #[cold]
-    fn create(&mut self, place: usize) {
+    fn create(&mut self, place: usize) -> u32 {
         #[expect(clippy::cast_possible_truncation, reason = "the largest grid has 4 million blocks")]
         let index = self.blocks.len() as u32;
         self.places[place] = index;
         self.blocks.push([0; BLOCK]);
+        index
     }
 
     /// Returns the blocks that exist, by pair and number: ascending, with the position of their first bin.

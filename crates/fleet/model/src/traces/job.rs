@@ -1,6 +1,6 @@
 //! The job that is being read from a trace.
 
-use trace::compact::{DayEntries, Number, zswap_kib};
+use trace::compact::{DayNumbers, JobDay, Number, zswap_kib};
 use trace::{Basis, Batch, Figures, JobId, Part};
 use units::{Age, Bytes, Millis, RatioPpm, UnixMillis};
 
@@ -45,6 +45,42 @@ pub(super) fn finish_job(job: &mut Job, each: &mut dyn FnMut(&Label, &Series)) -
 /// Returns the compressibility of a job with this compressed size of its sample.
 pub(super) fn compressibility(sampled: RatioPpm) -> Compressibility {
     Compressibility { compressible: if sampled > SIZE_MAX { RatioPpm(0) } else { RatioPpm::ONE }, compressed: sampled.min(RatioPpm::ONE) }
+}
+
+/// Reads compacted days as jobs.
+pub(super) struct DayReader<'a> {
+    job: &'a mut Job,
+    each: &'a mut dyn FnMut(&Label, &Series),
+    last: Option<JobId>,
+    numbers: DayNumbers,
+}
+
+impl<'a> DayReader<'a> {
+    /// Prepares to call `each` for the jobs.
+    pub(super) fn new(job: &'a mut Job, each: &'a mut dyn FnMut(&Label, &Series)) -> Self {
+        Self { job, each, last: None, numbers: DayNumbers::default() }
+    }
+
+    /// Adds the next day. `unpack` does what [`JobDay::unpack_onto`] does.
+    pub(super) fn push(
+        &mut self,
+        day: &JobDay,
+        unpack: impl FnOnce(&mut Vec<u32>, &mut DayNumbers) -> trace::Result<()>,
+    ) -> Result<(), Error> {
+        if self.last.as_ref() != Some(&day.id) {
+            finish_job(self.job, self.each);
+            self.job.begin_day(day);
+            self.last = Some(day.id.clone());
+        }
+        self.job.push_day(day, &mut self.numbers, unpack)
+    }
+
+    /// Ends the last job.
+    pub(super) fn finish(&mut self) {
+        finish_job(self.job, self.each);
+        self.job.series.clear();
+        self.last = None;
+    }
 }
 
 /// The job that is being read.
@@ -120,18 +156,45 @@ impl Job {
         })
     }
 
-    /// Appends the entries of a compacted day. An error has the index of the entry.
-    pub(super) fn push_day(&mut self, tracker: &str, day_unix_ms: UnixMillis, day: &DayEntries) -> Result<(), (usize, RowError)> {
-        if let Some(entry) = day.rows().position(|(sums, _)| self.series.rises(sums)) {
-            return Err((entry, RowError::Rising));
+    /// Starts the job of a compacted day, which is pushed next.
+    fn begin_day(&mut self, day: &JobDay) {
+        self.begin([&day.id.cluster, &day.id.machine, &day.class], day.day_unix_ms);
+    }
+
+    /// Appends the entries of a compacted day. `unpack` appends their suffix sums and replaces their numbers.
+    fn push_day(
+        &mut self,
+        day: &JobDay,
+        numbers: &mut DayNumbers,
+        unpack: impl FnOnce(&mut Vec<u32>, &mut DayNumbers) -> trace::Result<()>,
+    ) -> Result<(), Error> {
+        let failed = |start_unix_ms, source| {
+            let (job, machine) = (day.id.job.clone(), day.id.machine.clone());
+            Error::Row { job, machine, start_unix_ms, source }
+        };
+        if day.page_shift > 0 {
+            // The largest count has 32 significant bits before the shift.
+            return Err(failed(day.day_unix_ms, RowError::Count(1 << (31 + day.page_shift.min(32)))));
         }
+        let is_first = self.series.is_empty();
+        let pushed = self.series.append_unpacked(|sums| unpack(sums, numbers))?;
+        let start = |entry: usize| day.day_unix_ms + Millis(u64::from(numbers.get(entry, Number::StartMs)));
+        if is_first && !numbers.is_empty() {
+            self.series.start_unix_ms = start(0);
+        }
+        let pushed = pushed.and_then(|()| self.push_numbers(day, numbers));
+        pushed.map_err(|(entry, source)| failed(start(entry), source))
+    }
+
+    /// Appends the numbers of entries whose suffix sums have been appended.
+    fn push_numbers(&mut self, day: &JobDay, numbers: &DayNumbers) -> Result<(), (usize, RowError)> {
         let begin = self.series.start_unix_ms;
         let (mut sampled, mut zswap) = ((0, 0), (0, 0));
-        let rows = day.rows().map(|(_, numbers)| {
+        let rows = numbers.rows().map(|numbers| {
             let age_ms = match numbers.get(Number::JobAgeMs) {
                 // The field saturates at 49 days. Longer than any warm-up, the exact age makes no difference:
                 // continue with the time.
-                u32::MAX => Millis(u64::from(u32::MAX)) + (day_unix_ms + Millis(u64::from(numbers.get(Number::StartMs)))).since(begin),
+                u32::MAX => Millis(u64::from(u32::MAX)) + (day.day_unix_ms + Millis(u64::from(numbers.get(Number::StartMs)))).since(begin),
                 age_ms => Millis(u64::from(age_ms)),
             };
             // No day has so many entries that sums of 32 bits overflow 64.
@@ -141,11 +204,11 @@ impl Job {
             NewRow {
                 age_ms,
                 window_ms: Millis(u64::from(numbers.get(Number::WindowMs))),
-                resolved_to: resolved_to(tracker, u64::from(numbers.get(Number::ResolvedToScans))),
+                resolved_to: resolved_to(&day.tracker, u64::from(numbers.get(Number::ResolvedToScans))),
                 sampled: numbers.get(Number::SampledPages),
             }
         });
-        self.series.append(tracker, rows, |all| day.rows().for_each(|(sums, _)| all.extend_from_slice(sums)))?;
+        self.series.append(&day.tracker, rows, |_| {})?;
         self.sampled = (self.sampled.0.saturating_add(sampled.0), self.sampled.1 + sampled.1);
         self.add_zswap(zswap.0, zswap.1);
         Ok(())

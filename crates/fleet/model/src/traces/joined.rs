@@ -7,17 +7,16 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use trace::JobId;
-use trace::compact::{CompactedTrace, DayEntries, FILES_MAX, Jobs, Joined, Number};
-use units::Millis;
+use trace::compact::{CompactedTrace, FILES_MAX, Jobs, Joined};
 
 use super::error::Error;
 use super::files::{File, fingerprint_of_all, listing};
-use super::job::{Job, finish_job};
+use super::job::{DayReader, Job};
 use super::joint::Joint;
 use super::pieces::{Content, PIECES_PER_FILE, Piece};
 use crate::coverage::Part;
 use crate::fleet::Label;
-use crate::series::{RowError, Series};
+use crate::series::Series;
 
 /// Returns the pieces of several compacted files.
 pub(super) fn pieces(files: &[File]) -> Result<Vec<Piece>, Error> {
@@ -52,32 +51,13 @@ fn between(files: &[File], firsts: &[Vec<JobId>], places: &[JobId]) -> Result<Ve
 pub(super) fn read(joint: &Joint, job: &mut Job, each: &mut dyn FnMut(&Label, &Series)) -> Result<(), Error> {
     let files = joint.files.iter().map(|path| CompactedTrace::open(path)).collect::<Result<Vec<_>, _>>()?;
     let mut joined = Joined::new(files.iter().zip(joint.groups.iter().cloned()), joint.jobs.clone())?;
-    let mut unpacked = DayEntries::default();
-    let mut last = None;
+    let mut days = DayReader::new(job, each);
     while let Some(rows) = joined.next_day()? {
         for day in rows {
-            let start = |entry: u32| day.day_unix_ms + Millis(u64::from(entry));
-            let failed = |start_unix_ms, source| {
-                let (job, machine) = (day.id.job.clone(), day.id.machine.clone());
-                Error::Row { job, machine, start_unix_ms, source }
-            };
-            if day.page_shift > 0 {
-                // The largest count has 32 significant bits before the shift.
-                return Err(failed(day.day_unix_ms, RowError::Count(1 << (31 + day.page_shift.min(32)))));
-            }
-            joined.unpack(&day, &mut unpacked)?;
-            if last.as_ref() != Some(&day.id) {
-                finish_job(job, each);
-                let first = if unpacked.is_empty() { day.day_unix_ms } else { start(unpacked.number(0, Number::StartMs)) };
-                job.begin([&day.id.cluster, &day.id.machine, &day.class], first);
-                last = Some(day.id.clone());
-            }
-            let pushed = job.push_day(&day.tracker, day.day_unix_ms, &unpacked);
-            pushed.map_err(|(entry, source)| failed(start(unpacked.number(entry, Number::StartMs)), source))?;
+            days.push(&day, |sums, numbers| joined.unpack_onto(&day, sums, numbers))?;
         }
     }
-    finish_job(job, each);
-    job.series.clear();
+    days.finish();
     Ok(())
 }
 

@@ -13,7 +13,7 @@ use std::ops::Range;
 
 use super::columns::{Compacted, compact};
 use super::read::Days;
-use super::{Basis, CompactedTrace, Compactor, DayEntries, Error, JobDay, JobId, Path, PathBuf, Result, VERSION};
+use super::{Basis, CompactedTrace, Compactor, DayNumbers, Error, JobDay, JobId, Path, PathBuf, Result, VERSION};
 use store::file::temporary_for;
 
 /// Files that are joined, at most: each has a row group's small columns and a page in memory, and an open file.
@@ -149,13 +149,13 @@ impl<'a> Joined<'a> {
         Ok(Some(rows))
     }
 
-    /// Unpacks a row of these files.
+    /// Unpacks a row of these files, as [`JobDay::unpack_onto`].
     ///
     /// # Errors
-    /// As [`JobDay::unpack`].
-    pub fn unpack(&self, day: &JobDay, unpacked: &mut DayEntries) -> Result<()> {
+    /// Those of [`JobDay::unpack_onto`].
+    pub fn unpack_onto(&self, day: &JobDay, sums: &mut Vec<u32>, numbers: &mut DayNumbers) -> Result<()> {
         let Some(head) = self.heads.first() else { return Ok(()) };
-        day.unpack(head.file.path(), head.file.basis(), unpacked)
+        day.unpack_onto(head.file.path(), head.file.basis(), sums, numbers)
     }
 
     /// Returns the number of entries dropped so far as exact duplicates.
