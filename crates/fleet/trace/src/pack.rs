@@ -24,28 +24,35 @@ const TILE: usize = ROWS * LANES;
 /// Packs `matrix`, rows of `stride` numbers each, and appends the bytes to `packed`.
 pub(crate) fn pack(matrix: &[u32], stride: usize, packed: &mut Vec<u8>) {
     let Some(first) = matrix.get(..stride) else { return };
+    // Numbers rarely take more than half of their bits.
+    packed.reserve(matrix.len() * 2 + stride * 4);
     packed.extend(first.iter().flat_map(|number| number.to_le_bytes()));
     let packer = BitPacker8x::new();
     let mut before = first;
-    let mut bytes = [0; TILE * 4];
+    let (mut tile, mut bytes) = ([0; TILE], [0; TILE * 4]);
     for rows in matrix.chunks(ROWS * stride) {
+        // Missing rows of the last tile are stored as differences of zero.
+        tile[rows.len() / stride * LANES..].fill(0);
         for group in (0..stride).step_by(LANES) {
-            // Missing rows of the last tile are stored as differences of zero.
-            let mut tile = [0; TILE];
-            let mut last = &before[group..];
-            for (row, differences) in rows.chunks_exact(stride).zip(tile.chunks_exact_mut(LANES)) {
-                let row = &row[group..];
-                for (difference, (&now, &then)) in differences.iter_mut().zip(row.iter().zip(last)) {
-                    *difference = fold(now.wrapping_sub(then));
-                }
-                last = row;
-            }
+            subtract(rows, stride, group, &before[group..], &mut tile);
             let bits = packer.num_bits(&tile);
             packed.push(bits);
             let size = packer.compress(&tile, &mut bytes, bits);
             packed.extend_from_slice(&bytes[..size]);
         }
         before = &rows[rows.len() - stride..];
+    }
+}
+
+/// Writes the differences of a tile, each row from the one before it, in the columns from `group` on.
+#[multiversion(targets("x86_64+avx2"))]
+fn subtract(rows: &[u32], stride: usize, group: usize, before: &[u32], tile: &mut [u32; TILE]) {
+    let Some(mut before) = before.first_chunk::<LANES>() else { return };
+    let (tile, _) = tile.as_chunks_mut::<LANES>();
+    for (row, differences) in rows.chunks_exact(stride).zip(tile) {
+        let Some(now) = row.get(group..).and_then(|row| row.first_chunk::<LANES>()) else { return };
+        *differences = std::array::from_fn(|lane| fold(now[lane].wrapping_sub(before[lane])));
+        before = now;
     }
 }
 

@@ -3,6 +3,7 @@
 use std::cell::Cell;
 use std::os::unix::fs::FileExt;
 
+use multiversion::multiversion;
 use parquet_guard::allowed;
 
 use super::Direct;
@@ -99,14 +100,7 @@ impl Numbers {
     /// Reads counts of pages below 2^31.
     fn read_counts(&mut self, store: &Store, into: &mut [u32]) -> Option<()> {
         let mut bits = 0;
-        self.read(store, into.len(), |at, numbers| {
-            for (slot, &number) in into[at..].iter_mut().zip(numbers) {
-                bits |= number;
-                #[expect(clippy::cast_possible_truncation, reason = "rejected below")]
-                let count = number as u32;
-                *slot = count;
-            }
-        })?;
+        self.read(store, into.len(), |at, numbers| bits |= narrow(numbers, &mut into[at..]))?;
         (bits >> 31 == 0).then_some(())
     }
 }
@@ -254,8 +248,20 @@ impl Scratch {
     }
 }
 
+/// Copies the low 32 bits of numbers; returns the bits that any of them has.
+#[multiversion(targets("x86_64+avx2"))]
+fn narrow(numbers: &[u64], into: &mut [u32]) -> u64 {
+    numbers.iter().zip(into).fold(0, |bits, (&number, slot)| {
+        #[expect(clippy::cast_possible_truncation, reason = "the caller rejects what has other bits")]
+        let low = number as u32;
+        *slot = low;
+        bits | number
+    })
+}
+
 /// Replaces counts by suffix sums, which must be below 2^31. If the sum before is, and the count, then their sum does not
 /// overflow, and its highest bit shows that it is not.
+#[multiversion(targets("x86_64+avx2"))]
 fn add_up(columns: &mut [[u32; ROWS]], count: usize) -> Option<()> {
     let mut bits = 0;
     for above in (1..columns.len()).rev() {
