@@ -56,6 +56,8 @@ pub struct JobSample {
     last_scan: Option<Duration>,
     /// Its huge pages that are in use.
     pub busy: BusyPages,
+    /// Blocks of processes with idle pages in which the last scan has left no huge page.
+    pub small: HashSet<(i32, u64)>,
 }
 
 /// What one scan counted, in points.
@@ -103,6 +105,32 @@ impl JobSample {
     pub fn age(&self, pid: i32, address: u64, scan_period: Duration) -> Option<Age> {
         let sampled = self.pages.get(self.at.get(&(pid, address))?)?;
         (sampled.sharers <= SHARERS_MAX).then(|| sampled.point.age(Duration::MAX, scan_period))
+    }
+
+    /// The blocks without a huge page at the last scan, all of whose sampled pages were accessed since: either they were, or the kernel
+    /// has made a huge page of them ([`super::collapsed`]).
+    #[must_use]
+    pub fn accessed_as_a_whole(&self) -> Vec<(i32, u64)> {
+        let mut whole: HashMap<(i32, u64), bool> = HashMap::new();
+        for (&(pid, address), key) in &self.at {
+            let block = (pid, address - address % HUGE_PAGE);
+            if let Some(Sampled { point, .. }) = self.pages.get(key).filter(|sampled| self.small.contains(&block) && !sampled.point.swapped)
+            {
+                *whole.entry(block).or_insert(true) &= point.accessed().is_some();
+            }
+        }
+        whole.into_iter().filter_map(|(block, whole)| whole.then_some(block)).collect()
+    }
+
+    /// Forgets the accesses to the sampled pages of a block that came last, and all at once.
+    pub fn forget_last_accesses(&mut self, pid: i32, block: u64) {
+        let keys: Vec<Key> = self.at.iter().filter(|&(&at, _)| is_in(at, pid, &[block])).map(|(_, &key)| key).collect();
+        let last = keys.iter().filter_map(|key| self.pages.get(key)?.point.accessed()).max();
+        for key in keys {
+            if let Some(sampled) = self.pages.get_mut(&key).filter(|sampled| sampled.point.accessed() == last) {
+                sampled.point.forget_access();
+            }
+        }
     }
 
     /// Counts the pages that the job's processes hold now, `held`. New pages join the sample now and then; before that they are not
@@ -198,8 +226,11 @@ impl JobSample {
     }
 
     fn points_in<'a>(&'a self, pid: i32, blocks: &'a [u64]) -> impl Iterator<Item = &'a Point> {
-        let inside = move |&(&(of, address), _): &(&(i32, u64), &Key)| of == pid && blocks.contains(&(address - address % HUGE_PAGE));
-        self.at.iter().filter(inside).filter_map(|(_, key)| self.pages.get(key)).map(|sampled| &sampled.point)
+        self.at
+            .iter()
+            .filter(move |&(&at, _)| is_in(at, pid, blocks))
+            .filter_map(|(_, key)| self.pages.get(key))
+            .map(|sampled| &sampled.point)
     }
 
     fn addresses(&self, which: impl Fn(&Key, &Sampled) -> bool) -> HashMap<i32, Vec<u64>> {
@@ -212,6 +243,11 @@ impl JobSample {
         addresses.values_mut().for_each(|addresses| addresses.sort_unstable());
         addresses
     }
+}
+
+/// Whether an address of a process is in some blocks of another or the same.
+fn is_in((of, address): (i32, u64), pid: i32, blocks: &[u64]) -> bool {
+    of == pid && blocks.contains(&(address - address % HUGE_PAGE))
 }
 
 /// The page that a process holds. Of a swapped page the kernel does not say who shares it: it remains what it was.
@@ -322,6 +358,33 @@ mod tests {
         assert_eq!(scan(325, 600), (Pages(325), true));
         assert_eq!(scan(340, 720), (Pages(340), true), "many at once");
         assert_eq!(scan(330, 840), (Pages(330), false), "freed");
+    }
+
+    #[test]
+    fn what_a_collapse_shows_is_no_access() {
+        let mut job = JobSample::default();
+        // Three pages of a block, and two of the next.
+        let pages = [512, 516, 520, 1024, 1028];
+        let held = pages.map(|number| (7, page(number, Some(false), false)));
+        job.scan(&held, secs(0), secs(0), SCAN);
+        job.small = HashSet::from([(7, HUGE_PAGE), (7, 2 * HUGE_PAGE)]);
+        let mut take = |at, accessed: &[u64]| {
+            pages.iter().for_each(|number| job.take(7, number * 4096, report(at, accessed.contains(number)), &WATCHING));
+            let mut whole = job.accessed_as_a_whole();
+            whole.sort_unstable();
+            whole
+        };
+        (30..=330).step_by(30).for_each(|at| assert_eq!(take(at, &[]), []));
+        assert_eq!(take(360, &[516, 1024]), [], "parts");
+        assert_eq!(take(390, &[512, 516, 520]), [(7, HUGE_PAGE)], "as a whole");
+        assert_eq!(take(420, &[1028]), [(7, HUGE_PAGE), (7, 2 * HUGE_PAGE)]);
+        job.forget_last_accesses(7, HUGE_PAGE);
+        let counted = job.scan(&held, secs(420), secs(420), SCAN);
+        assert_eq!(counted.accesses, counts(&[(3, 3)]), "that of 516 at 360, and those of the second block");
+        // Of the first block, 512 and 520 are as old as before; 516 was accessed at 390 as well.
+        assert_eq!(counted.resident, counts(&[(0, 3), (3, 2)]));
+        job.small.clear();
+        assert_eq!(job.accessed_as_a_whole(), [], "of what was a huge page nothing is known");
     }
 
     #[test]

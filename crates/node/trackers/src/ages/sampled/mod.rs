@@ -38,6 +38,7 @@ use point::{Report, Watching};
 
 pub mod blocks;
 pub mod busy;
+mod collapsed;
 pub mod held;
 pub mod job;
 pub mod point;
@@ -176,6 +177,7 @@ impl Sampled {
                 Err(error) => return Err(error),
             }
         }
+        collapsed::forget(&self.roots, job)?;
         // Before the first report nothing is known.
         let known_until = self.reported.unwrap_or_default().min(now);
         let counted = job.scan(&held, now, known_until, self.limits.scan_period);
@@ -277,11 +279,15 @@ impl Sampled {
 }
 
 /// Splits the idle huge pages of a job's sample.
-fn split_idle(roots: &Roots, job: &JobSample, scan: Duration) -> Result<u64> {
+fn split_idle(roots: &Roots, job: &mut JobSample, scan: Duration) -> Result<u64> {
     let mut split = 0;
+    job.small.clear();
     for (pid, addresses) in job.idle_for(split::IDLE, scan) {
         match split::split(roots, pid, &addresses) {
-            Ok(count) => split += count as u64,
+            Ok((count, small)) => {
+                split += count as u64;
+                job.small.extend(small.into_iter().map(|block| (pid, block)));
+            }
             Err(error) if error.is_gone() => {}
             Err(error) => return Err(error),
         }

@@ -36,6 +36,9 @@ pub struct Point {
     reported: Duration,
     /// The longest time without access that an access since the last scan has ended.
     ended: Option<Duration>,
+    /// The first access since the last scan, if there is one, and the last access before.
+    first: Duration,
+    before: Duration,
     /// Whether it was swapped out at the last scan.
     pub swapped: bool,
 }
@@ -44,7 +47,7 @@ impl Point {
     /// A page that joins the sample now.
     #[must_use]
     pub fn new(now: Duration, swapped: bool) -> Self {
-        Self { joined: now, last_access: now, reported: now, ended: None, swapped }
+        Self { joined: now, last_access: now, reported: now, ended: None, first: now, before: now, swapped }
     }
 
     /// Takes in a report. Reports come in the order of time.
@@ -72,6 +75,9 @@ impl Point {
     }
 
     fn access(&mut self, at: Duration) {
+        if self.ended.is_none() {
+            (self.first, self.before) = (at, self.last_access);
+        }
         let idle = at.saturating_sub(self.last_access);
         self.ended = Some(self.ended.map_or(idle, |before| before.max(idle)));
         self.last_access = at;
@@ -81,6 +87,19 @@ impl Point {
     #[must_use]
     pub fn age(&self, now: Duration, scan_period: Duration) -> Age {
         Age::from_idle_time(now.min(self.reported).saturating_sub(self.last_access), scan_period)
+    }
+
+    /// When it was first accessed since the last scan; `None` if it was not.
+    #[must_use]
+    pub fn accessed(&self) -> Option<Duration> {
+        self.ended.map(|_| self.first)
+    }
+
+    /// Forgets the accesses since the last scan.
+    pub fn forget_access(&mut self) {
+        if self.ended.take().is_some() {
+            self.last_access = self.before;
+        }
     }
 
     /// The age at which it was accessed since the last call; `None` if it was not.

@@ -38,15 +38,34 @@ const CANDIDATES_MAX: usize = 64;
 /// Addresses that are searched for huge pages at most in one scan. The kernel reads a page table entry for each page that is not huge.
 const WALKED_MAX: u64 = 4 << 30;
 
-/// Splits the huge pages of a process that hold the `idle` addresses, of private pages. Returns how many were split.
+/// Splits the huge pages of a process that hold the `idle` addresses, of private pages. Returns how many were split, and the blocks
+/// of these addresses in which no huge page is left.
 ///
 /// The kernel splits a huge page when a part of it is marked as cold (`madvise_cold_or_pageout_pte_range()` in `mm/madvise.c`). That
 /// part is one that is not in the sample.
 ///
 /// # Errors
 /// `Gone` if the process has exited; any error of `/proc/PID/pagemap` and `process_madvise`.
-pub fn split(roots: &Roots, pid: i32, idle: &[u64]) -> Result<usize> {
-    split_parts(roots, pid, parts(idle), SPLITS_MAX).map(|split| split.len())
+pub fn split(roots: &Roots, pid: i32, idle: &[u64]) -> Result<(usize, Vec<u64>)> {
+    let Found { huge, mut small } = find(roots, pid, parts(idle), SPLITS_MAX)?;
+    let split = split_found(roots, pid, huge)?;
+    small.extend(&split);
+    Ok((split.len(), small))
+}
+
+/// Returns those of some blocks that are huge pages.
+///
+/// # Errors
+/// As [`split`].
+pub fn huge(roots: &Roots, pid: i32, blocks: &[u64]) -> Result<Vec<u64>> {
+    let pagemap = Pagemap::open(roots, pid)?;
+    let mut huge = Vec::new();
+    for &block in blocks {
+        if is_huge(roots, &pagemap, block)? {
+            huge.push(block);
+        }
+    }
+    Ok(huge)
 }
 
 /// Splits some huge pages that hold the `busy` addresses, of private pages, as a test: enough for [`TEST_POINTS`] of these, and spread
@@ -59,7 +78,7 @@ pub fn test(roots: &Roots, pid: i32, busy: &[u64]) -> Result<Vec<u64>> {
     let apart = all.len().div_ceil(CANDIDATES_MAX).max(1);
     let in_each = (busy.len() / all.len().max(1)).max(1);
     let most = TEST_POINTS.div_ceil(in_each).min(TESTED_MAX);
-    split_parts(roots, pid, all.into_iter().step_by(apart), most)
+    split_found(roots, pid, find(roots, pid, all.into_iter().step_by(apart), most)?.huge)
 }
 
 /// Splits huge pages of the private memory of a process from an address on, [`SPLITS_MAX`] and [`WALKED_MAX`] at most. Returns how many
@@ -71,7 +90,7 @@ pub fn test(roots: &Roots, pid: i32, busy: &[u64]) -> Result<Vec<u64>> {
 pub fn all(roots: &Roots, pid: i32, from: u64, busy: &[u64]) -> Result<(usize, Option<u64>)> {
     let pagemap = Pagemap::open(roots, pid)?;
     if !pagemap.can_scan()? {
-        return split(roots, pid, busy).map(|count| (count, None));
+        return split(roots, pid, busy).map(|(count, _)| (count, None));
     }
     let (mut left, mut blocks, mut next) = (WALKED_MAX, Vec::new(), None);
     for vma in maps::read(roots, pid)?.iter().filter(|vma| vma.end > from && swap_backed(vma) == Some(false)) {
@@ -84,7 +103,8 @@ pub fn all(roots: &Roots, pid: i32, from: u64, busy: &[u64]) -> Result<(usize, O
             break;
         }
     }
-    split_parts(roots, pid, blocks.into_iter().map(|block| (block, block)), SPLITS_MAX).map(|split| (split.len(), next))
+    let found = find(roots, pid, blocks.into_iter().map(|block| (block, block)), SPLITS_MAX)?;
+    split_found(roots, pid, found.huge).map(|split| (split.len(), next))
 }
 
 /// Adds the blocks of a range that are huge pages, up to [`SPLITS_MAX`] in all. Returns the address to continue from, if that is before
@@ -114,21 +134,38 @@ pub fn collapse(pid: i32, blocks: &[u64]) -> Result<()> {
     PidFd::open(pid)?.advise_collapse(&ranges).map(drop)
 }
 
-/// Splits huge pages, `most` at most, given by their blocks, with a page of each to mark as cold. Returns the blocks that are split.
-fn split_parts(roots: &Roots, pid: i32, parts: impl IntoIterator<Item = (u64, u64)>, most: usize) -> Result<Vec<u64>> {
+/// Blocks of a process.
+#[derive(Default)]
+struct Found {
+    /// Huge pages, with a page of each.
+    huge: Vec<(u64, Range<u64>)>,
+    /// Blocks that are none.
+    small: Vec<u64>,
+}
+
+/// Finds huge pages, `most` at most, among blocks with a page of each.
+fn find(roots: &Roots, pid: i32, parts: impl IntoIterator<Item = (u64, u64)>, most: usize) -> Result<Found> {
     let pagemap = Pagemap::open(roots, pid)?;
-    let mut huge = Vec::new();
+    let mut found = Found::default();
     for (block, part) in parts {
-        if huge.len() == most {
+        if found.huge.len() == most {
             break;
         }
         if is_huge(roots, &pagemap, block)? {
-            huge.push((block, part..part + kernel::page_size().bytes()));
+            found.huge.push((block, part..part + kernel::page_size().bytes()));
+        } else {
+            found.small.push(block);
         }
     }
+    Ok(found)
+}
+
+/// Splits huge pages by marking the page of each as cold. Returns the blocks that are split.
+fn split_found(roots: &Roots, pid: i32, huge: Vec<(u64, Range<u64>)>) -> Result<Vec<u64>> {
     if huge.is_empty() {
         return Ok(Vec::new());
     }
+    let pagemap = Pagemap::open(roots, pid)?;
     let ranges: Vec<_> = huge.iter().map(|(_, range)| range.clone()).collect();
     PidFd::open(pid)?.advise_cold(&ranges)?;
     let mut split = Vec::new();
@@ -194,9 +231,11 @@ mod tests {
             (Ok(_), Ok(true)) => {}
             (collapsed, huge) => return println!("skipped: no huge page here: {collapsed:?}, {huge:?}"),
         }
-        assert_eq!(split(&roots, pid, &[start + 8192]).unwrap(), 1);
+        assert_eq!(huge(&roots, pid, &[start, start + HUGE_PAGE]).unwrap(), [start]);
+        assert_eq!(split(&roots, pid, &[start + 8192]).unwrap(), (1, vec![start]));
         assert!(!is_huge(&roots, &pagemap, start).unwrap());
-        assert_eq!(split(&roots, pid, &[start + 8192]).unwrap(), 0, "nothing is left to split");
+        assert_eq!(split(&roots, pid, &[start + 8192]).unwrap(), (0, vec![start]), "nothing is left to split");
+        assert!(huge(&roots, pid, &[start]).unwrap().is_empty());
         assert!(memory.iter().all(|&byte| byte == 1), "the content is untouched");
         assert!(split(&roots, i32::MAX, &[start]).unwrap_err().is_gone());
     }
