@@ -317,7 +317,7 @@ fn split_busy(roots: &Roots, job: &mut JobSample, target: &Target, scan: Duratio
 }
 
 /// Does what was decided on one process, whose sampled pages in use are at `addresses`. Returns how many huge pages were split.
-fn take_step(roots: &Roots, job: &JobSample, (pid, addresses): (i32, &[u64]), step: busy::Step, busy: &mut BusyPages) -> Result<usize> {
+fn take_step(roots: &Roots, job: &mut JobSample, (pid, addresses): (i32, &[u64]), step: busy::Step, busy: &mut BusyPages) -> Result<usize> {
     match step {
         busy::Step::Keep => Ok(0),
         busy::Step::Test => {
@@ -335,6 +335,8 @@ fn take_step(roots: &Roots, job: &JobSample, (pid, addresses): (i32, &[u64]), st
             // Collapsing would bring back what has gone out meanwhile.
             blocks.retain(|&block| !job.has_far(pid, block));
             split::collapse(pid, &blocks)?;
+            // They are to stay huge, and are in use.
+            job.small.retain(|(of, block)| *of != pid || !blocks.contains(block));
             Ok(0)
         }
     }
