@@ -13,7 +13,7 @@ use crate::series::Series;
 /// Size of files that are gathered in memory, at most: a month of a machine with 40 jobs. More files are merged, which takes
 /// memory for a row group of each.
 const GATHERED_BYTES_MAX: u64 = 64 << 20;
-/// Entries that are gathered in memory, at most: they take 276 bytes each.
+/// Entries that are gathered in memory, at most: they take 288 bytes each.
 const GATHERED_MAX: usize = 1 << 20;
 
 /// Calls `each` for the jobs of a row group.

@@ -19,7 +19,8 @@ use kernel::{Result, Roots};
 use super::job::JobSample;
 use super::split;
 
-/// Forgets the accesses since the last scan that are a collapse.
+/// Forgets the accesses since the last scan that are a collapse, and which blocks were small: what is not split in this scan, because
+/// the job's policy has changed, may be a huge page in use at the next.
 ///
 /// # Errors
 /// Any error of `/proc/PID/pagemap`, except that a process has exited.
@@ -35,5 +36,6 @@ pub(super) fn forget(roots: &Roots, job: &mut JobSample) -> Result<()> {
         };
         huge.into_iter().for_each(|block| job.forget_last_accesses(pid, block));
     }
+    job.small.clear();
     Ok(())
 }

@@ -245,7 +245,7 @@ impl JobSample {
     }
 }
 
-/// Whether an address of a process is in some blocks of another or the same.
+/// Whether an address, given with its process, is in one of the blocks of process `pid`.
 fn is_in((of, address): (i32, u64), pid: i32, blocks: &[u64]) -> bool {
     of == pid && blocks.contains(&(address - address % HUGE_PAGE))
 }

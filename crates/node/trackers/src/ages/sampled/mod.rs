@@ -281,7 +281,6 @@ impl Sampled {
 /// Splits the idle huge pages of a job's sample.
 fn split_idle(roots: &Roots, job: &mut JobSample, scan: Duration) -> Result<u64> {
     let mut split = 0;
-    job.small.clear();
     for (pid, addresses) in job.idle_for(split::IDLE, scan) {
         match split::split(roots, pid, &addresses) {
             Ok((count, small)) => {
