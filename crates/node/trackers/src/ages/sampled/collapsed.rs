@@ -39,3 +39,50 @@ pub(super) fn forget(roots: &Roots, job: &mut JobSample) -> Result<()> {
     job.small.clear();
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use kernel::thp::HUGE_PAGE;
+    use units::Age;
+
+    use super::*;
+    use crate::ages::sampled::blocks::Space;
+    use crate::ages::sampled::held::Held;
+    use crate::ages::sampled::point::{Report, Watching};
+
+    const SCAN: Duration = Duration::from_secs(120);
+    const WATCHING: Watching = Watching { interval: Duration::from_secs(30), since: Duration::ZERO };
+
+    #[test]
+    fn accesses_count_unless_the_block_has_become_a_huge_page_of_this_process() {
+        let memory = vec![1u8; 3 * usize::try_from(HUGE_PAGE).unwrap()].leak();
+        let block = (memory.as_ptr().addr() as u64).next_multiple_of(HUGE_PAGE);
+        let (roots, pid) = (Roots::host(), i32::try_from(std::process::id()).unwrap());
+        if split::collapse(pid, &[block]).is_err() || split::huge(&roots, pid, &[block]).unwrap().is_empty() {
+            return println!("skipped: no huge page here");
+        }
+        let addresses = [block, block + (40 << 12)];
+        assert_eq!(split::split(&roots, pid, &addresses).unwrap().1, [block], "idle, and therefore split");
+        let age_after = |collapsed: bool| {
+            let mut job = JobSample::default();
+            let held = addresses
+                .map(|address| (pid, Held { address, space: Space::PRIVATE, page: address >> 12, shared: Some(false), swapped: false }));
+            job.scan(&held, Duration::ZERO, Duration::ZERO, SCAN);
+            for at in (30..=630).step_by(30) {
+                let report = Report { at: Duration::from_secs(at), accessed: at == 630, age: 0 };
+                addresses.iter().for_each(|&address| job.take(pid, address, report, &WATCHING));
+            }
+            job.small.insert((pid, block));
+            if collapsed {
+                split::collapse(pid, &[block]).unwrap();
+            }
+            forget(&roots, &mut job).unwrap();
+            assert!(job.small.is_empty(), "known for one scan");
+            job.age(pid, block, SCAN)
+        };
+        assert_eq!((age_after(false), age_after(true)), (Some(Age(0)), Some(Age(5))));
+        assert!(memory.iter().all(|&byte| byte == 1));
+    }
+}
