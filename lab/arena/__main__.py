@@ -19,7 +19,7 @@ from types import FrameType
 from thermolab import binaries, kernels, paths
 from thermolab.errors import LabError
 
-from . import measure, page, programs, result
+from . import losses, measure, page, programs, result
 from .contenders import CONTENDERS, NOTHING, Contender
 from .measure import Run
 from .programs import MIXES
@@ -142,7 +142,8 @@ class Arena:
         for file in sorted(programs.SOURCES.iterdir()):
             if file.is_file():
                 digest.update(file.read_bytes())
-        digest.update(Path(measure.__file__).read_bytes())
+        for name in (measure.__file__, losses.__file__):
+            digest.update(Path(name).read_bytes())
         digest.update(f"{mix} {contender.configuration}".encode())
         if contender.ours:
             digest.update(self.built["thermocline"].read_bytes())

@@ -4,6 +4,7 @@ import statistics
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -12,18 +13,14 @@ from thermolab.guest import CGROUP_ROOT, Guest
 from thermolab.kernels import Kernel
 from thermolab.qemu import GIB, Machine
 
-from . import programs
+from . import losses, programs
 from .contenders import CGROUP, NOTHING, PACKAGES, Contender
+from .losses import Faults, Move
 from .programs import Program
 
 SETTLE_SECONDS = 160
 WATCH_SECONDS = 80
 READ_SECONDS = 4
-
-ZSWAP_US, DISK_US = 120, 500
-"""What a fault takes on real devices, in microseconds. An emulated guest's own time says nothing about hardware, so its
-faults are counted and charged. 120 us is the larger of the latencies that the first arena measured for zswap, 500 us
-that of a slow SSD in TMO section 2.5."""
 
 _WINDOW_SECONDS = 12
 """The worst of these windows is the "worst minute" of compressed time, and some more for a steady count."""
@@ -102,56 +99,61 @@ def run(
         if contender is not NOTHING:
             contender.start(guest, jobs, occupied)
         time.sleep(SETTLE_SECONDS)
-        run = _watch(guest, jobs, contender, before)
+        watched = _watch(guest, jobs)
+        moved: Mapping[str, Sequence[Move]] = {}
         if guest.exists(f"{node.STATE}/journal"):
             guest.keep(f"{node.STATE}/journal")
-        return run
+            moved = losses.moves_of_agent(guest, jobs, f"{CGROUP_ROOT}/{CGROUP}")
+        lost = {job: _lost_us([before, *watched.readings], job, moved.get(job, ())) for job in jobs}
+        return _run_of(contender, watched, lost)
 
 
 @dataclass(frozen=True, slots=True)
-class Faults:
-    """What a cgroup got back so far."""
-
-    zswap: int
-    """Pages from zswap."""
-    disk: int
-    """Pages from devices."""
-    reads: int
-    """All its reads from devices, of what it had never had as well."""
-
-
-@dataclass(slots=True)
 class _Reading:
     """Counters of a guest at one moment."""
 
     at: float
+    unix_ms: int
+    """The guest's clock."""
     current: dict[str, int]
     faults: dict[str, Faults]
-    lost_us: dict[str, int]
-    """Since the first reading."""
     stalled_us: dict[str, int]
     overhead: int
     own: int
 
 
-def _watch(guest: Guest, jobs: Sequence[str], contender: Contender, before: _Reading) -> Run:
-    readings = [_read(guest, jobs, before)]
+@dataclass(frozen=True, slots=True)
+class _Watched:
+    """What was read while a guest was watched."""
+
+    readings: Sequence[_Reading]
+    cpu_us: int
+    p99_us: Mapping[str, float | None]
+
+
+def _watch(guest: Guest, jobs: Sequence[str]) -> _Watched:
+    readings = [_read(guest, jobs)]
     cpu = _cpu_us(guest)
     while readings[-1].at < readings[0].at + WATCH_SECONDS:
         time.sleep(READ_SECONDS)
-        readings.append(_read(guest, jobs, readings[-1]))
+        readings.append(_read(guest, jobs))
+    return _Watched(readings, _cpu_us(guest) - cpu, {job: programs.p99_us(guest, job) for job in jobs})
+
+
+def _run_of(contender: Contender, watched: _Watched, lost: Mapping[str, Sequence[int]]) -> Run:
+    readings = watched.readings
     first, last = readings[0], readings[-1]
     elapsed_us = (last.at - first.at) * 1e6
     measured = {
         job: Measured(
             current_bytes=statistics.fmean(reading.current[job] for reading in readings),
-            settling_lost_us=first.lost_us[job] - before.lost_us[job],
-            lost_ratio=(last.lost_us[job] - first.lost_us[job]) / elapsed_us,
-            worst_lost_ratio=_worst(readings, job),
+            settling_lost_us=lost_us[0],
+            lost_ratio=(lost_us[-1] - lost_us[0]) / elapsed_us,
+            worst_lost_ratio=_worst(readings, lost_us),
             stall_ratio=(last.stalled_us[job] - first.stalled_us[job]) / elapsed_us,
-            p99_us=programs.p99_us(guest, job),
+            p99_us=watched.p99_us[job],
         )
-        for job in jobs
+        for job, lost_us in lost.items()
     }
     return Run(
         contender=contender.name,
@@ -159,29 +161,38 @@ def _watch(guest: Guest, jobs: Sequence[str], contender: Contender, before: _Rea
         programs=measured,
         overhead_bytes=statistics.fmean(reading.overhead for reading in readings),
         own_bytes=statistics.fmean(reading.own for reading in readings),
-        cpu_ratio=(_cpu_us(guest) - cpu) / elapsed_us,
+        cpu_ratio=watched.cpu_us / elapsed_us,
         memory=[[reading.at - first.at, sum(reading.current.values())] for reading in readings],
     )
 
 
-def _worst(readings: Sequence[_Reading], job: str) -> float:
+def _lost_us(readings: Sequence[_Reading], job: str, moved: Sequence[Move]) -> list[int]:
+    """Returns the time that a program has lost since the first reading, at each later one."""
+    lost = [0]
+    for before, after in pairwise(readings):
+        own = sum(move.within(before.unix_ms, after.unix_ms) for move in moved)
+        lost.append(lost[-1] + sum(losses.lost_us(before.faults[job], after.faults[job], own).values()))
+    return lost[1:]
+
+
+def _worst(readings: Sequence[_Reading], lost_us: Sequence[int]) -> float:
     """Returns the largest share of time lost in any window."""
     worst = 0.0
     for start, reading in enumerate(readings):
-        end = next((r for r in readings[start:] if r.at >= reading.at + _WINDOW_SECONDS), None)
+        end = next((at for at in range(start, len(readings)) if readings[at].at >= reading.at + _WINDOW_SECONDS), None)
         if end is not None:
-            worst = max(worst, (end.lost_us[job] - reading.lost_us[job]) / ((end.at - reading.at) * 1e6))
+            worst = max(worst, (lost_us[end] - lost_us[start]) / ((readings[end].at - reading.at) * 1e6))
     return worst
 
 
-def _read(guest: Guest, jobs: Sequence[str], last: _Reading | None = None) -> _Reading:
-    current, counted, lost, stalled, pool = {}, {}, {}, {}, 0
+def _read(guest: Guest, jobs: Sequence[str]) -> _Reading:
+    current, counted, stalled, pool = {}, {}, {}, 0
+    unix_ms = int(float(guest.run(["date", "+%s.%N"]).stdout) * 1000)
     for job in jobs:
         directory = f"{CGROUP_ROOT}/{job}"
         stat = guest.flat_keyed(f"{directory}/memory.stat")
         current[job] = guest.number(f"{directory}/memory.current")
-        counted[job] = faults(guest, job)
-        lost[job] = last.lost_us[job] + sum(lost_us(last.faults[job], counted[job]).values()) if last else 0
+        counted[job] = losses.faults(guest, job)
         stalled[job] = _stall_us(guest.read(f"{directory}/memory.pressure"))
         stalled[job] += _stall_us(guest.read(f"{directory}/io.pressure"))
         pool += stat["zswap"]
@@ -189,26 +200,7 @@ def _read(guest: Guest, jobs: Sequence[str], last: _Reading | None = None) -> _R
     own = 0
     if guest.exists(f"{CGROUP_ROOT}/{CGROUP}"):
         own = guest.number(f"{CGROUP_ROOT}/{CGROUP}/memory.current")
-    return _Reading(time.monotonic(), current, counted, lost, stalled, max(whole - pool, 0), own)
-
-
-def faults(guest: Guest, job: str) -> Faults:
-    """Returns the counters of a cgroup."""
-    stat = guest.flat_keyed(f"{CGROUP_ROOT}/{job}/memory.stat")
-    io_stat = guest.read(f"{CGROUP_ROOT}/{job}/io.stat").split()
-    # Before Linux 6.17 a cgroup does not count its reads from the device; refaults that are not from zswap are such.
-    disk = max(stat["workingset_refault_anon"] - stat["zswpin"], 0) + stat["workingset_refault_file"]
-    reads = sum(int(word.removeprefix("rios=")) for word in io_stat if word.startswith("rios="))
-    return Faults(stat["zswpin"], disk, reads)
-
-
-def lost_us(before: Faults, after: Faults) -> Mapping[str, int]:
-    """Returns the time that a cgroup's faults between two readings take on real devices, by device.
-
-    A read brings up to 32 pages of a file, and one wait: no more are charged than there were reads.
-    """
-    disk = min(after.disk - before.disk, after.reads - before.reads)
-    return {"zswap": (after.zswap - before.zswap) * ZSWAP_US, "disk": disk * DISK_US}
+    return _Reading(time.monotonic(), unix_ms, current, counted, stalled, max(whole - pool, 0), own)
 
 
 def _stall_us(pressure: str) -> int:

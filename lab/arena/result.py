@@ -7,7 +7,8 @@ from typing import Any
 from . import curves
 from .contenders import Contender
 from .curves import LEVELS
-from .measure import DISK_US, ZSWAP_US, Run
+from .losses import DISK_US, ZSWAP_US
+from .measure import Run
 
 Result = dict[str, Any]
 

@@ -27,7 +27,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from arena import contenders, measure
+from arena import contenders, losses
 from thermolab import loads, node, services, truth
 from thermolab.guest import Guest
 from thermolab.lab import Lab
@@ -174,9 +174,9 @@ def _programs(guest: Guest) -> None:
 
 def _watch(guest: Guest) -> Points:
     """Lets the contender settle, and reads what the programs occupy and lose for a while."""
-    first, started = {job: measure.faults(guest, job) for job in JOBS}, time.monotonic()
+    first, started = {job: losses.faults(guest, job) for job in JOBS}, time.monotonic()
     time.sleep(SETTLE_SECONDS)
-    before, began = {job: measure.faults(guest, job) for job in JOBS}, time.monotonic()
+    before, began = {job: losses.faults(guest, job) for job in JOBS}, time.monotonic()
     current: dict[str, list[int]] = {job: [] for job in JOBS}
     while time.monotonic() < began + WATCH_SECONDS:
         for job in JOBS:
@@ -185,12 +185,12 @@ def _watch(guest: Guest) -> Points:
     elapsed_us = (time.monotonic() - began) * 1e6
     points = {}
     for job in JOBS:
-        lost = _since(before[job], measure.faults(guest, job))
+        lost = _since(before[job], losses.faults(guest, job))
         settling = _since(first[job], before[job]) / ((began - started) * 1e6)
         points[job] = Point(statistics.fmean(current[job]), lost / elapsed_us, settling)
     return points
 
 
-def _since(before: measure.Faults, after: measure.Faults) -> int:
+def _since(before: losses.Faults, after: losses.Faults) -> int:
     """Returns the time that faults between two readings would have taken on real devices, in microseconds."""
-    return sum(measure.lost_us(before, after).values())
+    return sum(losses.lost_us(before, after).values())

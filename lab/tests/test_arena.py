@@ -5,7 +5,8 @@ import pytest
 from arena import curves, page, result
 from arena.contenders import CONTENDERS
 from arena.curves import Point
-from arena.measure import DISK_US, ZSWAP_US, Faults, Measured, Run, lost_us
+from arena.losses import DISK_US, ZSWAP_US, Faults, Move, lost_us, moves
+from arena.measure import Measured, Run
 from thermolab.qemu import MIB
 
 
@@ -86,3 +87,16 @@ def test_pages_that_one_read_brings_are_one_wait() -> None:
     # 64 pages by two reads, beside three of what the job had never had; then 64 pages without read-ahead.
     assert lost_us(before, Faults(zswap=6, disk=164, reads=2005)) == {"zswap": ZSWAP_US, "disk": 5 * DISK_US}
     assert lost_us(before, Faults(zswap=5, disk=164, reads=2500)) == {"zswap": 0, "disk": 64 * DISK_US}
+
+
+def test_pages_that_the_agent_moves_are_no_wait() -> None:
+    def record(unix_ms: int, job: str, written: int) -> dict[str, object]:
+        return {"record": "writeback", "unix_ms": unix_ms, "job": job, "written": written}
+
+    records = [record(1000, "/a", 0), record(1000, "/b", 0), record(3000, "/b", 4096), record(3000, "/a", 40 * 4096)]
+    found = moves([*records, {"record": "period", "job": "/a"}, record(5000, "/a", 0)], "a")
+    assert found == [Move(1000, 3000, 40)]
+    assert [found[0].within(*span) for span in ((0, 2000), (2000, 6000), (3000, 6000), (0, 9000))] == [20, 20, 0, 40]
+    before, after = Faults(zswap=100, disk=0, reads=0), Faults(zswap=150, disk=0, reads=0)
+    assert lost_us(before, after, 40) == {"zswap": 10 * ZSWAP_US, "disk": 0}
+    assert lost_us(before, after, 60.5) == {"zswap": 0, "disk": 0}
