@@ -94,9 +94,12 @@ def test_pages_that_the_agent_moves_are_no_wait() -> None:
         return {"record": "writeback", "unix_ms": unix_ms, "job": job, "written": written}
 
     records = [record(1000, "/a", 0), record(1000, "/b", 0), record(3000, "/b", 4096), record(3000, "/a", 40 * 4096)]
-    found = moves([*records, {"record": "period", "job": "/a"}, record(5000, "/a", 0)], "a")
-    assert found == [Move(1000, 3000, 40)]
-    assert [found[0].within(*span) for span in ((0, 2000), (2000, 6000), (3000, 6000), (0, 9000))] == [20, 20, 0, 40]
+    found = moves([*records, {"record": "period", "job": "/a"}], ["a", "b"], counted=41)
+    assert found == {"a": [Move(1000, 3000, 40)], "b": [Move(1000, 3000, 1)]}
+    spans = ((0, 2000), (2000, 6000), (3000, 6000), (0, 9000))
+    assert [found["a"][0].within(*span) for span in spans] == [20, 20, 0, 40]
+    # The kernel counted fewer.
+    assert moves(records, ["a", "b"], counted=20)["a"][0].pages == pytest.approx(40 * 20 / 41)
     before, after = Faults(zswap=100, disk=0, reads=0), Faults(zswap=150, disk=0, reads=0)
     assert lost_us(before, after, 40) == {"zswap": 10 * ZSWAP_US, "disk": 0}
     assert lost_us(before, after, 60.5) == {"zswap": 0, "disk": 0}
