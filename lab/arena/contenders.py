@@ -160,9 +160,16 @@ def _damo(percent: float) -> Contender:
     return Contender("damo", f"{percent:g} %", start, why)
 
 
+_OURS: node.Settings = {
+    "zswap.manage": False,
+    # Half an hour by default, compressed as all times are.
+    "writeback.after_min": "30s",
+}
+
+
 def _ours(policy: str, group: str) -> Contender:
     def start(guest: Guest, jobs: Sequence[str], _: Mapping[str, float]) -> None:
-        settings: node.Settings = {"agent.policy": policy, "zswap.manage": False}
+        settings: node.Settings = {**_OURS, "agent.policy": policy}
         node.configure(guest, [node.Job(f"/{job}", group=group) for job in jobs], settings)
         node.start(guest, cgroup=guest.cgroup(CGROUP))
 
@@ -170,18 +177,16 @@ def _ours(policy: str, group: str) -> Contender:
     return Contender(f"Thermocline {policy}", group, start, why, ours=True)
 
 
-def _by_stalls(percent: int, writeback: bool = False) -> Contender:
+def _by_stalls(percent: int, writeback: bool = True) -> Contender:
     def start(guest: Guest, jobs: Sequence[str], _: Mapping[str, float]) -> None:
         target = f"{percent}%"
         settings: node.Settings = {
+            **_OURS,
             "agent.policy": "auto",
-            "zswap.manage": False,
             "pressure.stall_target": target,
             "pressure.io_stall_target": target,
+            "writeback.enabled": writeback,
         }
-        if writeback:
-            # Half an hour by default, compressed as all times are.
-            settings = {**settings, "writeback.enabled": True, "writeback.after_min": "30s"}
         node.configure(guest, [node.Job(f"/{job}") for job in jobs], settings)
         node.start(guest, cgroup=guest.cgroup(CGROUP))
 
@@ -190,9 +195,9 @@ def _by_stalls(percent: int, writeback: bool = False) -> Contender:
         "compressed by 60, otherwise defaults"
     )
     name = "Thermocline auto"
-    if writeback:
-        why += "; `writeback.enabled`: memory that stays in zswap goes on to the device"
-        name += " with writeback"
+    if not writeback:
+        why += "; `writeback.enabled` is false: what goes to zswap stays there"
+        name += " without writeback"
     return Contender(name, f"{percent} %", start, why, ours=True)
 
 
@@ -212,5 +217,5 @@ CONTENDERS: Sequence[Contender] = (
     *(_damon_reclaim(age) for age in (30, 15, 6)),
     *(_damo(percent) for percent in (0.5, 1, 5)),
     *(_ours(policy, group) for policy in POLICIES for group in CLASSES),
-    *(_by_stalls(percent, writeback) for writeback in (False, True) for percent in (1, 2, 4)),
+    *(_by_stalls(percent, writeback) for writeback in (True, False) for percent in (1, 2, 4)),
 )

@@ -67,7 +67,7 @@ const EXAMPLES: &[&str] = &[
     "thermocline model --trace /srv/traces --tier ssd=80us,0.1 --tier cxl=5us,0.6",
     "thermocline arena",
     "thermocline arena --workload zipf --law auto --law script",
-    "thermocline arena --writeback --law auto",
+    "thermocline arena --without-writeback --law auto",
     "thermocline arena --trace sessions.access",
     "thermocline reproduce --list",
     "thermocline reproduce --quick",

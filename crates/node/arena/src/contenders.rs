@@ -41,8 +41,8 @@ pub enum Contender {
     KatalystRefault(f64),
     /// One of our policies.
     Ours(Ours),
-    /// One of our policies with `writeback.enabled`, which is off by default.
-    Writeback(Ours),
+    /// The same with `writeback.enabled = false`.
+    WithoutWriteback(Ours),
     /// A candidate: one of our policies, with a fixed second threshold behind zswap.
     TwiceCold(Ours),
     /// A candidate: both tiers, by what each saves for a microsecond lost.
@@ -93,9 +93,20 @@ impl Ours {
         self.stall_target.map_or(constants, |target| constants.with_stall_target(target))
     }
 
-    /// A law with these constants.
+    /// A law with these constants, and what the policy does by default: of `auto`, but not of class `conservative`, what stays in zswap
+    /// goes on to the device.
     #[must_use]
-    pub fn law(&self, constants: Constants, trace: &Trace, seed: u64) -> Thermocline {
+    pub fn law(&self, constants: Constants, trace: &Trace, seed: u64) -> Box<dyn Law> {
+        let first = self.without_writeback(constants, trace, seed);
+        if self.policy == Policy::Auto && self.class != Class::Conservative {
+            return Box::new(Writeback::new(first, constants));
+        }
+        Box::new(first)
+    }
+
+    /// The same with `writeback.enabled = false`.
+    #[must_use]
+    pub fn without_writeback(&self, constants: Constants, trace: &Trace, seed: u64) -> Thermocline {
         let one_in = if self.sampled { SAMPLED_ONE_IN } else { 1 };
         Thermocline::new(self.policy, constants, trace.interval_ms, one_in, seed)
     }
@@ -122,10 +133,10 @@ impl Contender {
         all
     }
 
-    /// Policy `auto` with `writeback.enabled`, of all pages and sampled. Not with the others: they are compared by their defaults.
+    /// Policy `auto` with `writeback.enabled = false`, of all pages and sampled. Not with the others, which have their defaults.
     #[must_use]
-    pub fn with_writeback() -> Vec<Self> {
-        [false, true].into_iter().flat_map(|sampled| Ours::intensities(Policy::Auto, sampled)).map(Self::Writeback).collect()
+    pub fn all_without_writeback() -> Vec<Self> {
+        [false, true].into_iter().flat_map(|sampled| Ours::intensities(Policy::Auto, sampled)).map(Self::WithoutWriteback).collect()
     }
 
     /// The law's name; that of all its intensities.
@@ -143,8 +154,8 @@ impl Contender {
             Self::Ours(Ours { policy: Policy::Auto, sampled: false, .. }) => "Thermocline auto",
             Self::Ours(Ours { policy: Policy::Auto, sampled: true, .. }) => "Thermocline auto, sampled",
             Self::Ours(Ours { policy: Policy::Pressure, .. }) => "Thermocline pressure",
-            Self::Writeback(Ours { sampled: false, .. }) => "Thermocline auto, writeback",
-            Self::Writeback(Ours { sampled: true, .. }) => "Thermocline auto, sampled, writeback",
+            Self::WithoutWriteback(Ours { sampled: false, .. }) => "Thermocline auto, without writeback",
+            Self::WithoutWriteback(Ours { sampled: true, .. }) => "Thermocline auto, sampled, without writeback",
             Self::TwiceCold(_) => "candidate: auto, twice cold",
             Self::Marginal(_) => "candidate: auto, two tiers",
         }
@@ -159,7 +170,7 @@ impl Contender {
     /// Whether it belongs to a product other than ours: a candidate belongs to none.
     #[must_use]
     pub fn is_peer(&self) -> bool {
-        !matches!(self, Self::Ours(_) | Self::Writeback(_) | Self::TwiceCold(_) | Self::Marginal(_))
+        !matches!(self, Self::Ours(_) | Self::WithoutWriteback(_) | Self::TwiceCold(_) | Self::Marginal(_))
     }
 
     /// A new law on a trace. Its times are divided by the trace's compression, as ours are.
@@ -175,18 +186,15 @@ impl Contender {
             Self::IdleThreshold(idle_s) => Box::new(IdleThreshold::new(seconds(idle_s), seconds(60))),
             Self::KatalystPsi(threshold) => Box::new(KatalystPsi::new(threshold, seconds(30))),
             Self::KatalystRefault(accuracy) => Box::new(KatalystRefault::new(accuracy, seconds(30))),
-            Self::Ours(ours) => Box::new(ours.law(ours.constants(trace), trace, seed)),
-            Self::Writeback(ours) => {
-                let constants = ours.constants(trace);
-                Box::new(Writeback::new(ours.law(constants, trace, seed), constants))
-            }
+            Self::Ours(ours) => ours.law(ours.constants(trace), trace, seed),
+            Self::WithoutWriteback(ours) => Box::new(ours.without_writeback(ours.constants(trace), trace, seed)),
             Self::TwiceCold(ours) => {
-                let first = ours.law(ours.constants(trace), trace, seed);
+                let first = ours.without_writeback(ours.constants(trace), trace, seed);
                 Box::new(TwiceCold::new(first, seconds(TWICE_COLD_S), seconds(120)))
             }
             Self::Marginal(ours) => {
                 let constants = ours.constants(trace);
-                Box::new(Marginal::new(ours.law(constants, trace, seed), constants, trace.interval_ms))
+                Box::new(Marginal::new(ours.without_writeback(constants, trace, seed), constants, trace.interval_ms))
             }
         }
     }
@@ -199,7 +207,7 @@ impl fmt::Display for Contender {
             Self::MglruScript(age_s) | Self::DamonReclaim(age_s) | Self::IdleThreshold(age_s) => write!(f, "{} min", age_s / 60),
             Self::Senpai(share) | Self::KatalystPsi(share) | Self::KatalystRefault(share) => write!(f, "{} %", share * 100.0),
             Self::MemoryHigh(percent) => write!(f, "{percent} %"),
-            Self::Ours(ours) | Self::Writeback(ours) | Self::TwiceCold(ours) | Self::Marginal(ours) => match ours.stall_target {
+            Self::Ours(ours) | Self::WithoutWriteback(ours) | Self::TwiceCold(ours) | Self::Marginal(ours) => match ours.stall_target {
                 Some(target) => write!(f, "{} %", f64::from(target.0) / 1e4),
                 None => write!(f, "{}", ours.class.as_str()),
             },

@@ -42,11 +42,13 @@ pub enum Knob {
     Mean,
     /// `tier.by_saving`, switched off and on in place of scaled.
     BySaving,
+    /// `writeback.after_min`.
+    WritebackAfter,
 }
 
 impl Knob {
     /// All constants.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 12] = [
         Self::ScanPeriod,
         Self::ControlPeriod,
         Self::PressurePeriod,
@@ -58,6 +60,7 @@ impl Knob {
         Self::Partial,
         Self::Mean,
         Self::BySaving,
+        Self::WritebackAfter,
     ];
 
     /// Its key in the agent's configuration.
@@ -75,6 +78,7 @@ impl Knob {
             Self::Partial => "cold_age.partial",
             Self::Mean => "cold_age.mean",
             Self::BySaving => "tier.by_saving",
+            Self::WritebackAfter => "writeback.after_min",
         }
     }
 
@@ -107,6 +111,7 @@ impl Knob {
             Self::Partial => constants.cold_age.partial = is_on,
             Self::Mean => constants.cold_age.mean = is_on,
             Self::BySaving => constants.by_saving = is_on,
+            Self::WritebackAfter => constants.writeback.after_min_ms = Millis(factor.share_of(constants.writeback.after_min_ms.0)),
         }
     }
 }
@@ -158,7 +163,7 @@ pub fn sensitivity(traces: &[Trace], costs: Costs, seed: u64) -> Sensitivity {
                 let mut constants = ours.constants(trace);
                 factors.iter().for_each(|(knob, factor)| knob.scale(&mut constants, *factor));
                 constants.scan_ms = constants.scan_ms.max(trace.interval_ms);
-                point(&run(trace, costs, &mut ours.law(constants, trace, seed)))
+                point(&run(trace, costs, ours.law(constants, trace, seed).as_mut()))
             })
             .collect();
         saved_at(&points, AT_ONE).max(LEAST_BYTES)

@@ -147,10 +147,10 @@ settings::tables! {
             "The share of the budget that one job may use.";
     }
 
-    /// Memory that stays unaccessed in zswap goes on to the swap device, where it occupies no DRAM: of jobs under `auto`, of which
-    /// blocks of 64 KiB that are nearly all swapped out are watched, 1 GiB of a job at most.
+    /// Memory that stays unaccessed in zswap goes on to the swap device, where it occupies no DRAM: of jobs under `auto` of the classes
+    /// `standard` and `aggressive`, of which blocks of 64 KiB that are nearly all swapped out are watched, 1 GiB of a job at most.
     pub struct Writeback = "writeback", Always {
-        enabled: bool = Unit::Bool, "false",
+        enabled: bool = Unit::Bool, "true",
             "Whether that is done. Pages are read from zswap into DRAM for a moment and paged out past it, within `swap.write_budget` and half of the job's stall target. Not done while a swap area is in memory, and where the operator has set `memory.zswap.max` or `memory.zswap.writeback` of the job. What returns from the device waits longer.";
         after_min: Duration = Unit::Duration, "30m" in "1s" ..= "30d", search "5m" ..= "24h" Log,
             "Memory that has been far for less stays in zswap. The second threshold is above it where the device is slower, or the memory compresses better.";

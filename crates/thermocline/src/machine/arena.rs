@@ -33,9 +33,9 @@ pub(crate) struct Arena {
     /// Run on the access trace in this file, too; may be given several times (docs/arena-simulated.md has the format)
     #[arg(long = "trace", value_name = "FILE")]
     traces: Vec<PathBuf>,
-    /// Run policy `auto` with `writeback.enabled`, too, which is off by default
+    /// Run policy `auto` with `writeback.enabled = false`, too
     #[arg(long)]
-    writeback: bool,
+    without_writeback: bool,
     /// Seed of generated workloads, of samples and of DAMON's regions
     #[arg(long, value_name = "NUMBER", default_value_t = 1)]
     seed: u64,
@@ -74,7 +74,7 @@ pub(crate) fn arena(format: Format, arguments: &Arena) -> Result<()> {
     if let Some(path) = &arguments.export {
         return export(&traces, path);
     }
-    let contenders = contenders(&arguments.laws, arguments.writeback)?;
+    let contenders = contenders(&arguments.laws, arguments.without_writeback)?;
     let costs = costs(arguments)?;
     let results = compete(&traces, &contenders, costs, arguments.seed, |name| log::info!("workload {name}"));
     let sensitivity = arguments.sensitivity.then(|| {
@@ -122,10 +122,10 @@ fn export(traces: &[Trace], path: &Path) -> Result<()> {
     file.persist(path).map(drop).map_err(|error| error.error).with_context(failed)
 }
 
-fn contenders(laws: &[String], writeback: bool) -> Result<Vec<Contender>> {
+fn contenders(laws: &[String], without_writeback: bool) -> Result<Vec<Contender>> {
     let mut all = Contender::all();
-    if writeback {
-        all.extend(Contender::with_writeback());
+    if without_writeback {
+        all.extend(Contender::all_without_writeback());
     }
     let matches = |one: &Contender, law: &String| one.name().to_lowercase().contains(&law.to_lowercase());
     if let Some(unknown) = laws.iter().find(|law| !all.iter().any(|one| matches(one, law))) {
@@ -254,9 +254,9 @@ mod tests {
 
     #[test]
     fn laws_are_chosen_by_a_part_of_their_names() {
-        let names = |laws: &[&str], writeback: bool| {
+        let names = |laws: &[&str], without_writeback: bool| {
             let laws: Vec<String> = laws.iter().map(|&law| law.to_owned()).collect();
-            let mut names: Vec<&str> = contenders(&laws, writeback).unwrap().iter().map(Contender::name).collect();
+            let mut names: Vec<&str> = contenders(&laws, without_writeback).unwrap().iter().map(Contender::name).collect();
             names.dedup();
             names
         };
@@ -264,10 +264,10 @@ mod tests {
             names(&["SCRIPT", "auto"], false),
             ["MGLRU script", "Thermocline auto", "Thermocline auto, sampled", "candidate: auto, twice cold", "candidate: auto, two tiers"]
         );
-        let writeback = ["Thermocline auto, writeback", "Thermocline auto, sampled, writeback"];
-        assert_eq!(names(&["writeback"], true), writeback);
-        let line = arguments("--writeback --law writeback");
-        assert!(line.writeback && contenders(&line.laws, false).is_err(), "off by default");
+        let without = ["Thermocline auto, without writeback", "Thermocline auto, sampled, without writeback"];
+        assert_eq!(names(&["without"], true), without);
+        let line = arguments("--without-writeback --law without");
+        assert!(line.without_writeback && contenders(&line.laws, false).is_err(), "not unless asked for");
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Policy `auto` with `writeback.enabled`: what stays unaccessed in zswap for a second threshold goes on to the device.
+//! Policy `auto` by its defaults: what stays unaccessed in zswap for a second threshold goes on to the device.
 //!
 //! `policy::writeback` decides. What it is asked with is the agent's survey (`survey.rs` of its controller `writeback`): of each block
 //! of 16 pages of which 12 or more are swapped out, since when its swap entries are the same. An entry is the same as long as its page

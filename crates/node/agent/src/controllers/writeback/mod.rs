@@ -1,12 +1,12 @@
-//! Moves what stays unaccessed in zswap on to the swap device: of jobs under policy `auto`, where `writeback.enabled` says so. Policy:
-//! `writeback`.
+//! Moves what stays unaccessed in zswap on to the swap device: of jobs under policy `auto`, but not of class `conservative`, unless
+//! `writeback.enabled` is false. Policy: `writeback`.
 //!
 //! Each control period the page maps are surveyed and the policy decides. Its plan is carried out in batches of [`BATCH_BLOCKS`]
 //! blocks, each within one turn of the loop: no tier is chosen meanwhile.
 
 use std::time::Duration;
 
-use config::{Config, Policy as Named, Tier};
+use config::{Class, Config, Policy as Named, Tier};
 use kernel::cgroup::MemoryStat;
 use kernel::vmstat;
 use policy::thresholds::Thresholds;
@@ -50,7 +50,9 @@ impl Policy for WritebackPolicy {
     }
 
     fn slot(&self, config: &Config, treatment: &Treatment, _: &Thresholds) -> Option<Box<dyn Slot>> {
-        let applies = treatment.policy == Named::Auto && config.writeback.enabled;
+        // What returns from the device waits longer than the latency-critical jobs of class `conservative` should.
+        let bears_it = treatment.policy == Named::Auto && treatment.class != Class::Conservative;
+        let applies = bears_it && config.writeback.enabled;
         applies.then(|| Box::new(Writeback::new(params(config))) as Box<dyn Slot>)
     }
 
